@@ -1,0 +1,47 @@
+//! What is kept in discovery (behaviour.md 3.2).
+
+use crate::card::ModelCard;
+use crate::ids::InstanceId;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// How an instance is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// In this very process, by instance id.
+    InProcess,
+    /// `host:port` of the framed TCP transport.
+    Tcp(String),
+    /// NATS subject.
+    Nats(String),
+}
+
+/// One endpoint of one running worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Instance {
+    pub namespace: String,
+    /// `backend` (aggregated or decode), `prefill`, ...
+    pub component: String,
+    /// `generate`.
+    pub endpoint: String,
+    pub id: InstanceId,
+    pub transport: Transport,
+    /// A draining instance finishes what it has and gets nothing new (R27).
+    #[serde(default)]
+    pub draining: bool,
+}
+
+impl Instance {
+    /// `dyn://namespace.component.endpoint`, as users know it.
+    pub fn uri(&self) -> String {
+        format!("dyn://{}.{}.{}", self.namespace, self.component, self.endpoint)
+    }
+}
+
+/// A model served by an instance: the unit of registration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelRecord {
+    pub instance: Instance,
+    pub card: Arc<ModelCard>,
+}
