@@ -1,0 +1,212 @@
+//! `POST /v1/chat/completions`.
+
+use super::common::{Common, Draft, conflict, missing};
+use super::logprobs::ChatLogprobs;
+use super::tools::{self, ToolChoice};
+use super::usage::Usage;
+use crate::json::{self, Kind, Reader, echo};
+use crate::limits::{self, Routes};
+use crate::options::{Options, Parsed};
+use dynamo_types::{Error, FinishReason, RoutingHints, Sampling};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+pub use super::message::{Content, Message, Part, Role, ToolCall};
+
+/// A validated request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    pub common: Common,
+    /// Oldest first, never empty.
+    pub messages: Vec<Message>,
+    /// As the client sent them.
+    pub tools: Vec<Value>,
+    pub tool_choice: ToolChoice,
+    pub add_generation_prompt: bool,
+    pub continue_final_message: bool,
+    /// Variables for the template; `reasoning_effort` is among them when the client gave it.
+    pub chat_template_kwargs: Map<String, Value>,
+}
+
+#[derive(Default)]
+struct ChatDraft {
+    common: Draft,
+    messages: Option<Vec<Message>>,
+    tools: Vec<Value>,
+    tool_choice: ToolChoice,
+    logprobs: bool,
+    top_logprobs: Option<u32>,
+    add_generation_prompt: Option<bool>,
+    continue_final_message: bool,
+    reasoning_effort: Option<String>,
+    kwargs: Map<String, Value>,
+}
+
+impl Request {
+    /// # Errors
+    /// 400 or 501 that name the field, the limit and what was found.
+    pub fn parse(body: &[u8], options: &Options) -> Result<Parsed<Self>, Error> {
+        let mut draft = ChatDraft::default();
+        let dropped = json::document(body, |reader, key| draft.field(reader, key, options))?;
+        Parsed::under(draft.finish()?, dropped, options.unknown_fields)
+    }
+
+    pub fn model(&self) -> &str {
+        &self.common.model
+    }
+
+    /// See [`Common::sampling`].
+    pub fn sampling(&self) -> Sampling {
+        self.common.sampling()
+    }
+
+    /// See [`Common::routing`].
+    pub fn routing(&self) -> RoutingHints {
+        self.common.routing()
+    }
+
+    pub fn max_tokens(&self) -> Option<u32> {
+        self.common.max_tokens
+    }
+
+    /// The tools the template may see.
+    pub fn template_tools(&self) -> Option<&[Value]> {
+        (!self.tools.is_empty() && self.tool_choice != ToolChoice::None).then_some(self.tools.as_slice())
+    }
+}
+
+impl ChatDraft {
+    fn field(&mut self, reader: &mut Reader<'_>, key: &str, options: &Options) -> Result<(), Error> {
+        match key {
+            "messages" => {
+                let mut messages = Vec::new();
+                reader.array("an array of messages", |reader, _| {
+                    messages.push(Message::read(reader)?);
+                    Ok(())
+                })?;
+                limits::MESSAGES.check_len("messages", messages.len())?;
+                self.messages = Some(messages);
+            }
+            "tools" => self.tools = tools::read_tools(reader)?,
+            "tool_choice" => self.tool_choice = tools::read_choice(reader)?,
+            "parallel_tool_calls" => {
+                if reader.peek()? != Kind::Boolean {
+                    return Err(reader.wrong_type("a boolean"));
+                }
+                reader.unknown_unless(|raw| raw == "true")?;
+            }
+            "logprobs" => self.logprobs = reader.boolean()?,
+            "top_logprobs" => self.top_logprobs = Some(reader.whole(&limits::TOP_LOGPROBS)?),
+            "add_generation_prompt" => self.add_generation_prompt = Some(reader.boolean()?),
+            "continue_final_message" => self.continue_final_message = reader.boolean()?,
+            "reasoning_effort" => self.reasoning_effort = Some(reasoning_effort(reader)?),
+            "chat_template_kwargs" | "chat_template_args" => {
+                let kwargs = &mut self.kwargs;
+                reader.object("an object", |reader, key| {
+                    kwargs.insert(key.to_owned(), reader.value()?);
+                    Ok(())
+                })?;
+            }
+            _ => self.common.field(reader, key, Routes::Chat, &options.limits)?,
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Request, Error> {
+        let messages = self.messages.ok_or_else(|| missing("messages"))?;
+        tools::check(&self.tools, &self.tool_choice)?;
+        if self.top_logprobs.is_some_and(|top| top > 0) && !self.logprobs {
+            return Err(conflict("top_logprobs", "is only allowed with `logprobs: true`"));
+        }
+        if self.continue_final_message && self.add_generation_prompt == Some(true) {
+            return Err(conflict(
+                "continue_final_message",
+                "cannot be true together with `add_generation_prompt`",
+            ));
+        }
+        if let Some(effort) = self.reasoning_effort {
+            self.kwargs.entry("reasoning_effort").or_insert_with(|| Value::from(effort));
+        }
+        let logprobs = self.logprobs.then_some(self.top_logprobs.unwrap_or(0));
+        Ok(Request {
+            common: self.common.finish(logprobs)?,
+            messages,
+            tools: self.tools,
+            tool_choice: self.tool_choice,
+            add_generation_prompt: self.add_generation_prompt.unwrap_or(!self.continue_final_message),
+            continue_final_message: self.continue_final_message,
+            chat_template_kwargs: self.kwargs,
+        })
+    }
+}
+
+fn reasoning_effort(reader: &mut Reader<'_>) -> Result<String, Error> {
+    let effort = reader.string()?;
+    if matches!(&*effort, "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max") {
+        return Ok(effort.into_owned());
+    }
+    let known = "must be `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`";
+    Err(reader.refuse(format_args!("{known}, got `{}`", echo(&effort))))
+}
+
+/// The unary answer: `chat.completion`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Response {
+    pub id: String,
+    pub object: &'static str,
+    pub created: u64,
+    pub model: String,
+    pub choices: Vec<Choice>,
+    pub usage: Usage,
+    pub system_fingerprint: Option<String>,
+}
+
+/// One answer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Choice {
+    pub index: u32,
+    pub message: AssistantMessage,
+    pub logprobs: Option<ChatLogprobs>,
+    pub finish_reason: Option<&'static str>,
+}
+
+/// What the model said.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AssistantMessage {
+    pub role: &'static str,
+    pub content: Option<String>,
+    pub refusal: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+}
+
+impl Response {
+    pub fn new(id: &str, created_s: u64, model: &str, choices: Vec<Choice>, usage: Usage) -> Self {
+        Self {
+            id: id.to_owned(),
+            object: "chat.completion",
+            created: created_s,
+            model: model.to_owned(),
+            choices,
+            usage,
+            system_fingerprint: None,
+        }
+    }
+}
+
+impl Choice {
+    pub fn new(
+        index: u32,
+        text: String,
+        logprobs: Option<ChatLogprobs>,
+        finish: Option<FinishReason>,
+    ) -> Self {
+        let message = AssistantMessage {
+            role: "assistant",
+            content: Some(text),
+            refusal: None,
+            reasoning_content: None,
+        };
+        Self { index, message, logprobs, finish_reason: finish.map(super::finish_reason) }
+    }
+}

@@ -1,0 +1,31 @@
+//! OpenAI's dialect: chat completions, text completions, model listing, their streams and their errors.
+
+pub mod chat;
+pub(crate) mod chunk;
+pub mod common;
+pub mod completions;
+pub(crate) mod error;
+pub mod logprobs;
+pub mod message;
+pub mod models;
+mod response_format;
+pub mod tools;
+pub mod usage;
+
+pub use chunk::{ChunkWriter, Extras};
+pub use common::Common;
+pub use error::error_body;
+pub use logprobs::{TokenLogprob, TopLogprob};
+pub use usage::Usage;
+
+use dynamo_types::FinishReason;
+
+/// The reason in OpenAI's words.
+pub fn finish_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::ToolCalls => "tool_calls",
+        FinishReason::ContentFilter => "content_filter",
+    }
+}

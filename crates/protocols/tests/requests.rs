@@ -1,0 +1,333 @@
+//! Whole bodies, as clients send them: what is accepted, what is dropped, what is refused and how.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use dynamo_protocols::limits::{self, Effect, Limits, Routes};
+use dynamo_protocols::openai::{chat, completions};
+use dynamo_protocols::{Options, UnknownFields};
+use dynamo_types::Error;
+use proptest::prelude::*;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::path::Path;
+
+#[derive(Clone, Debug, Deserialize)]
+struct Case {
+    name: String,
+    route: String,
+    body: Value,
+    #[serde(default)]
+    dropped: Vec<String>,
+    #[serde(default)]
+    status: u16,
+    #[serde(default)]
+    param: Option<String>,
+    #[serde(default)]
+    says: Vec<String>,
+}
+
+fn cases(file: &str) -> Vec<Case> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(file);
+    let text = std::fs::read_to_string(&path).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+#[derive(Debug, PartialEq)]
+enum Request {
+    Chat(Box<chat::Request>),
+    Completion(Box<completions::Request>),
+}
+
+fn parse_bytes(route: &str, body: &[u8], options: &Options) -> Result<(Request, Vec<String>), Error> {
+    if route == "chat" {
+        chat::Request::parse(body, options).map(|p| (Request::Chat(Box::new(p.request)), p.dropped))
+    } else {
+        completions::Request::parse(body, options)
+            .map(|p| (Request::Completion(Box::new(p.request)), p.dropped))
+    }
+}
+
+fn parse(route: &str, body: &Value) -> Result<(Request, Vec<String>), Error> {
+    parse_bytes(route, body.to_string().as_bytes(), &Options::default())
+}
+
+fn chat_with(fields: Value) -> Value {
+    let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
+    merge(&mut body, fields);
+    body
+}
+
+fn completion_with(fields: Value) -> Value {
+    let mut body = json!({"model": "m", "prompt": "hi"});
+    merge(&mut body, fields);
+    body
+}
+
+fn merge(body: &mut Value, fields: Value) {
+    let Value::Object(fields) = fields else { panic!("fields must be an object") };
+    body.as_object_mut().unwrap().extend(fields);
+}
+
+fn chat_request(fields: Value) -> chat::Request {
+    let body = chat_with(fields).to_string();
+    chat::Request::parse(body.as_bytes(), &Options::default()).unwrap().request
+}
+
+fn completion_request(fields: Value) -> completions::Request {
+    let body = completion_with(fields).to_string();
+    completions::Request::parse(body.as_bytes(), &Options::default()).unwrap().request
+}
+
+#[test]
+fn bodies_of_real_clients_are_accepted() {
+    for case in cases("accepted.json") {
+        let (_, dropped) = parse(&case.route, &case.body).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        assert_eq!(dropped, case.dropped, "{}", case.name);
+    }
+}
+
+#[test]
+fn r08_bad_bodies_are_refused_with_field_limit_and_value() {
+    for case in cases("refused.json") {
+        let body = match &case.body {
+            Value::String(raw) => raw.clone(),
+            Value::Object(fields) if fields.contains_key("model") => case.body.to_string(),
+            _ if case.route == "chat" => chat_with(case.body.clone()).to_string(),
+            _ => completion_with(case.body.clone()).to_string(),
+        };
+        let Err(error) = parse_bytes(&case.route, body.as_bytes(), &Options::default()) else {
+            panic!("{}: accepted", case.name);
+        };
+        assert_eq!(error.http_status(529), case.status, "{}: {error}", case.name);
+        assert_eq!(error.param(), case.param.as_deref(), "{}: {error}", case.name);
+        for part in &case.says {
+            assert!(error.message().contains(part.as_str()), "{}: {error}", case.name);
+        }
+        assert!(error.code().is_some(), "{}: no code", case.name);
+        assert!(error.message().len() < 300, "{}: too long", case.name);
+    }
+}
+
+#[test]
+fn r08_the_limit_on_stops_can_be_set() {
+    let options = Options { limits: Limits { stop: 4, ..Limits::default() }, ..Options::default() };
+    let body = chat_with(json!({"stop": ["a", "b", "c", "d", "e"]})).to_string();
+    let error = chat::Request::parse(body.as_bytes(), &options).unwrap_err();
+    assert_eq!(error.message(), "`stop` must have at most 4 entries, got 5");
+    assert_eq!((error.http_status(529), error.param()), (400, Some("stop")));
+}
+
+#[test]
+fn r10_unknown_fields_follow_the_policy() {
+    let body =
+        chat_with(json!({"max_retries": 3, "prompt_cache_key": "x", "nvext": {"later": 1}})).to_string();
+    let parse = |unknown_fields| {
+        let options = Options { unknown_fields, ..Options::default() };
+        chat::Request::parse(body.as_bytes(), &options)
+    };
+    assert_eq!(
+        parse(UnknownFields::Warn).unwrap().dropped,
+        ["max_retries", "prompt_cache_key", "nvext.later"]
+    );
+    assert!(parse(UnknownFields::Ignore).unwrap().dropped.is_empty());
+    let error = parse(UnknownFields::Reject).unwrap_err();
+    assert_eq!(error.message(), "Unsupported parameter(s): max_retries, prompt_cache_key, nvext.later");
+    assert_eq!(error.http_status(529), 400);
+    assert_eq!(Options::default().unknown_fields, UnknownFields::Warn);
+}
+
+#[test]
+fn absent_fields_have_their_documented_values() {
+    for route in [Routes::Chat, Routes::Completions] {
+        let name = if route == Routes::Chat { "chat" } else { "completions" };
+        let base = if route == Routes::Chat {
+            chat_with(json!({"stream": true}))
+        } else {
+            completion_with(json!({"stream": true}))
+        };
+        let expected = parse(name, &base).unwrap();
+        for rule in limits::TABLE.iter().filter(|rule| rule.routes.covers(route) && rule.field != "stream") {
+            let Ok(default) = serde_json::from_str::<Value>(rule.default) else { continue };
+            let mut body = base.clone();
+            merge(&mut body, nested(rule.field, default));
+            assert_eq!(parse(name, &body).unwrap(), expected, "{}", rule.field);
+        }
+    }
+}
+
+/// `{"a": {"b": value}}` for `a.b`.
+fn nested(path: &str, value: Value) -> Value {
+    path.rsplit('.').fold(value, |inner, name| json!({name: inner}))
+}
+
+#[test]
+fn every_row_of_the_table_is_enforced() {
+    for rule in limits::TABLE.iter().filter(|rule| !rule.field.contains(['[', '*'])) {
+        for route in [Routes::Chat, Routes::Completions] {
+            if !rule.routes.covers(route) {
+                continue;
+            }
+            // Of the wrong type for every field there is.
+            let fields = nested(rule.field, json!([[[{}]]]));
+            let result = match route {
+                Routes::Completions => parse("completions", &completion_with(fields)),
+                _ => parse("chat", &chat_with(fields)),
+            };
+            match (rule.effect, result) {
+                (Effect::Used, Err(error)) => {
+                    assert_eq!(error.http_status(529), 400, "{}: {error}", rule.field);
+                    assert!(error.param().unwrap().starts_with(rule.field), "{}: {error}", rule.field);
+                }
+                (Effect::Refused, Err(error)) => {
+                    assert_eq!((error.http_status(529), error.param()), (501, Some(rule.field)));
+                }
+                (Effect::None, Ok((_, dropped))) => assert_eq!(dropped, [rule.field]),
+                (_, other) => panic!("{}: {other:?}", rule.field),
+            }
+        }
+    }
+}
+
+#[test]
+fn fields_end_up_where_they_belong() {
+    let request = chat_request(json!({
+        "temperature": 0.5, "top_p": 0.9, "top_k": -1, "min_p": 0.1, "repetition_penalty": 1.5, "seed": -1,
+        "logit_bias": {"7": -100, "3": 1.5}, "max_tokens": 5, "max_completion_tokens": 6, "min_tokens": 2,
+        "stop": ["x", 42], "stop_token_ids": [7], "logprobs": true, "top_logprobs": 3, "cache_salt": "root",
+        "priority": 2, "nvext": {"cache_salt": "", "backend_instance_id": 18446744073709551615u64, "dp_rank": 1,
+        "agent_hints": {"priority": -3, "osl": 99}, "annotations": ["request_id"], "ignore_eos": true},
+        "tools": [{"type": "function", "function": {"name": "f", "description": null, "parameters": {"default": null}}}],
+        "chat_template_kwargs": {"enable_thinking": false, "nothing": null}, "reasoning_effort": "low"
+    }));
+    let sampling = request.sampling();
+    assert_eq!((sampling.temperature, sampling.top_p, sampling.top_k), (0.5, 0.9, 0));
+    assert_eq!(sampling.seed, u64::MAX);
+    assert_eq!(sampling.logit_bias, [(3, 1.5), (7, -100.0)]);
+    let common = &request.common;
+    assert_eq!((common.max_tokens, common.min_tokens), (Some(6), 2));
+    assert_eq!((common.stop.clone(), common.stop_token_ids.clone()), (vec!["x".to_owned()], vec![7, 42]));
+    assert_eq!((common.logprobs, common.ignore_eos), (Some(3), true));
+    let routing = request.routing();
+    assert_eq!(routing.worker.unwrap().0, u64::MAX);
+    assert_eq!((routing.rank, routing.priority, routing.salt.as_deref()), (Some(1), -3, Some("root")));
+    assert_eq!((common.expected_output_tokens, common.annotations.len()), (Some(99), 1));
+    let expected = json!([{"type": "function", "function": {"name": "f", "parameters": {"default": null}}}]);
+    assert_eq!(json!(request.template_tools().unwrap()), expected);
+    assert_eq!(
+        json!(request.chat_template_kwargs),
+        json!({"enable_thinking": false, "reasoning_effort": "low"})
+    );
+    assert!(request.add_generation_prompt);
+    assert!(!chat_request(json!({"continue_final_message": true})).add_generation_prompt);
+    let hidden = chat_request(
+        json!({"tool_choice": "none", "tools": [{"type": "function", "function": {"name": "f"}}]}),
+    );
+    assert_eq!(hidden.template_tools(), None);
+    assert_eq!(chat_request(json!({})).common.seed, None);
+    let greedy = chat_request(json!({"temperature": 1.5, "nvext": {"greed_sampling": true}}));
+    assert_eq!(greedy.sampling().temperature, 0.0);
+}
+
+#[test]
+fn prompts_come_in_four_forms() {
+    use completions::Prompt::{Texts, Tokens};
+    for (prompt, expected) in [
+        (json!("a"), Texts(vec!["a".into()])),
+        (json!(["a", "b"]), Texts(vec!["a".into(), "b".into()])),
+        (json!([1, 2]), Tokens(vec![vec![1, 2]])),
+        (json!([[1, 2], [3]]), Tokens(vec![vec![1, 2], vec![3]])),
+    ] {
+        let request =
+            completion_request(json!({"prompt": prompt, "n": 2, "echo": true, "logprobs": 0, "best_of": 2}));
+        assert_eq!(request.prompt, expected);
+        assert_eq!(request.choices(), 2 * expected.len() as u32);
+        assert!(request.echo);
+        assert_eq!(request.common.logprobs, Some(0));
+    }
+}
+
+#[test]
+fn messages_are_written_as_templates_expect() {
+    let request = chat_request(json!({"messages": [
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "ann"},
+        {"role": "assistant", "content": null, "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": [1]}"}},
+            {"id": "2", "type": "function", "function": {"name": "g", "arguments": ""}},
+            {"id": "3", "type": "function", "function": {"name": "h", "arguments": "{broken"}}]},
+        {"role": "tool", "tool_call_id": "1", "content": "ok"},
+        {"role": "assistant", "content": "done", "reasoning_content": "because"}
+    ]}));
+    assert_eq!(
+        json!(request.messages),
+        json!([
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "ann"},
+            {"role": "assistant", "content": null, "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": [1]}}},
+                {"id": "2", "type": "function", "function": {"name": "g", "arguments": {}}},
+                {"id": "3", "type": "function", "function": {"name": "h", "arguments": "{broken"}}]},
+            {"role": "tool", "content": "ok", "tool_call_id": "1"},
+            {"role": "assistant", "content": "done", "reasoning_content": "because"}
+        ])
+    );
+    assert_eq!(json!(request.messages[0].flattened())["content"], "a\nb");
+}
+
+/// Objects whose fields are the client's own business: null inside means what the client wants it to mean.
+const FREE_FORM: [&str; 4] = ["parameters", "metadata", "arguments", "json_schema"];
+
+/// Adds nulls for absent fields to `value` and everything inside it, as far as `choose` says so.
+fn with_nulls(value: &mut Value, names: &[String], choose: &mut impl FnMut() -> bool) {
+    match value {
+        Value::Object(map) => {
+            for (name, inner) in map.iter_mut() {
+                if !FREE_FORM.contains(&name.as_str()) {
+                    with_nulls(inner, names, choose);
+                }
+            }
+            for name in names {
+                if choose() && !map.contains_key(name) {
+                    map.insert(name.clone(), Value::Null);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| with_nulls(item, names, choose)),
+        _ => {}
+    }
+}
+
+proptest! {
+    #[test]
+    fn r09_null_is_absent(bits in prop::collection::vec(any::<bool>(), 1..97), unknown in "[a-z_]{1,12}") {
+        let mut names: Vec<String> =
+            limits::TABLE.iter().filter_map(|rule| rule.field.rsplit('.').next()).map(String::from).collect();
+        for extra in ["role", "content", "name", "tool_calls", "tool_call_id", "refusal", "strict", "id", "text", "index"] {
+            names.push(extra.into());
+        }
+        names.push(unknown);
+        let mut bits = bits.iter().copied().cycle();
+        for case in cases("accepted.json") {
+            let mut body = case.body.clone();
+            with_nulls(&mut body, &names, &mut || bits.next().unwrap_or(true));
+            prop_assert_eq!(parse(&case.route, &body).unwrap(), parse(&case.route, &case.body).unwrap());
+        }
+    }
+
+    #[test]
+    fn r08_no_body_panics_or_is_blamed_on_the_server(
+        case in 0usize..64,
+        key in any::<prop::sample::Index>(),
+        junk in prop::sample::select(vec!["null", "-1", "1e999", "0.5", "true", "\"\"", "\"x\"", "[]", "[null]", "[[1]]", "{}", "{\"type\":1}", "99999999999999999999", "-0"]),
+    ) {
+        let all = cases("accepted.json");
+        let case = &all[case % all.len()];
+        let mut body: Map<String, Value> = case.body.as_object().unwrap().clone();
+        let rule = &limits::TABLE[key.index(limits::TABLE.len())];
+        let Ok(junk) = serde_json::from_str(junk) else { return Ok(()) };
+        let Value::Object(fields) = nested(rule.field, junk) else { return Ok(()) };
+        body.extend(fields);
+        if let Err(error) = parse(&case.route, &Value::Object(body)) {
+            prop_assert!([400, 501].contains(&error.http_status(529)), "{}", error);
+            prop_assert!(error.param().is_some(), "{}", error);
+        }
+    }
+}
