@@ -1,1 +1,19 @@
+//! Text on both sides of the tokens: chat templates and tokenizers on the way in; byte-exact incremental
+//! detokenization and stop strings on the way out (R01-R04, R11, R12).
+//!
+//! It must never know where a model's files lie, how an answer is transported or what API asked for it: no I/O, no
+//! clock, no async. The time a template may print is an argument.
 
+mod decoder;
+mod detokenizer;
+mod stop;
+mod template;
+mod text_delta;
+mod tokenizer;
+
+pub use decoder::{Decoder, DecoderOptions};
+pub use detokenizer::Detokenizer;
+pub use stop::StopMatcher;
+pub use template::{RenderInput, Template};
+pub use text_delta::{StopCause, TextDelta, TextLogprob, TopLogprob};
+pub use tokenizer::Tokenizer;
