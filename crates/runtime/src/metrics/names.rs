@@ -1,0 +1,84 @@
+//! Names of metric families, as users of the reference system know them (behaviour.md 11.2), where the meaning is the
+//! same.
+
+/// Labels of what a worker reports.
+pub mod label {
+    pub const NAMESPACE: &str = "dynamo_namespace";
+    pub const COMPONENT: &str = "dynamo_component";
+    pub const ENDPOINT: &str = "dynamo_endpoint";
+    /// Instance id in hexadecimal.
+    pub const WORKER_ID: &str = "worker_id";
+    pub const DP_RANK: &str = "dp_rank";
+    pub const MODEL: &str = "model";
+    /// Of the HTTP route: `chat_completions`, `completions`.
+    pub const ROUTE: &str = "endpoint";
+    /// `stream` or `unary`.
+    pub const REQUEST_TYPE: &str = "request_type";
+    /// `success` or `error`.
+    pub const STATUS: &str = "status";
+    pub const ERROR_TYPE: &str = "error_type";
+    /// `preprocess`, `route`, `dispatch`.
+    pub const STAGE: &str = "stage";
+    /// `prefill`, `decode`, `aggregated`.
+    pub const PHASE: &str = "phase";
+}
+
+/// Families of the frontend.
+pub mod frontend {
+    pub const ACTIVE_REQUESTS: &str = "dynamo_frontend_active_requests";
+    pub const REQUESTS_STARTED_TOTAL: &str = "dynamo_frontend_requests_started_total";
+    pub const REQUESTS_TOTAL: &str = "dynamo_frontend_requests_total";
+    pub const DISCONNECTED_CLIENTS: &str = "dynamo_frontend_disconnected_clients";
+    pub const REQUEST_DURATION_SECONDS: &str = "dynamo_frontend_request_duration_seconds";
+    pub const TIME_TO_FIRST_TOKEN_SECONDS: &str = "dynamo_frontend_time_to_first_token_seconds";
+    pub const INTER_TOKEN_LATENCY_SECONDS: &str = "dynamo_frontend_inter_token_latency_seconds";
+    pub const INPUT_SEQUENCE_TOKENS: &str = "dynamo_frontend_input_sequence_tokens";
+    pub const OUTPUT_SEQUENCE_TOKENS: &str = "dynamo_frontend_output_sequence_tokens";
+    pub const CACHED_TOKENS: &str = "dynamo_frontend_cached_tokens";
+    pub const OUTPUT_TOKENS_TOTAL: &str = "dynamo_frontend_output_tokens_total";
+    pub const TOKENIZE_SECONDS: &str = "dynamo_frontend_tokenize_seconds";
+    pub const TEMPLATE_SECONDS: &str = "dynamo_frontend_template_seconds";
+    pub const STAGE_REQUESTS: &str = "dynamo_frontend_stage_requests";
+    pub const STAGE_DURATION_SECONDS: &str = "dynamo_frontend_stage_duration_seconds";
+    pub const MODEL_READY: &str = "dynamo_frontend_model_ready";
+    pub const MODEL_TOTAL_KV_BLOCKS: &str = "dynamo_frontend_model_total_kv_blocks";
+    pub const MODEL_MAX_NUM_SEQS: &str = "dynamo_frontend_model_max_num_seqs";
+    pub const MODEL_MAX_NUM_BATCHED_TOKENS: &str = "dynamo_frontend_model_max_num_batched_tokens";
+    pub const MODEL_CONTEXT_LENGTH: &str = "dynamo_frontend_model_context_length";
+    pub const MODEL_KV_CACHE_BLOCK_SIZE: &str = "dynamo_frontend_model_kv_cache_block_size";
+    pub const MODEL_CANCELLATION_TOTAL: &str = "dynamo_frontend_model_cancellation_total";
+    pub const MODEL_REJECTION_TOTAL: &str = "dynamo_frontend_model_rejection_total";
+    pub const WORKER_ACTIVE_DECODE_BLOCKS: &str = "dynamo_frontend_worker_active_decode_blocks";
+    pub const WORKER_ACTIVE_PREFILL_TOKENS: &str = "dynamo_frontend_worker_active_prefill_tokens";
+}
+
+/// Families of the router. The doubled `component_router` is how users know them.
+pub mod router {
+    pub const REQUESTS_TOTAL: &str = "dynamo_component_router_requests_total";
+    pub const KV_HIT_RATE: &str = "dynamo_component_router_kv_hit_rate";
+    pub const WORKER_REGISTERED: &str = "dynamo_component_router_worker_registered";
+    pub const KV_CACHE_EVENTS_APPLIED: &str = "dynamo_component_kv_cache_events_applied";
+    pub const OVERHEAD_BLOCK_HASHING_MS: &str = "dynamo_router_overhead_block_hashing_ms";
+    pub const OVERHEAD_FIND_MATCHES_MS: &str = "dynamo_router_overhead_indexer_find_matches_ms";
+    pub const OVERHEAD_SCHEDULING_MS: &str = "dynamo_router_overhead_scheduling_ms";
+    pub const OVERHEAD_TOTAL_MS: &str = "dynamo_router_overhead_total_ms";
+    /// Nodes of the prefix index (R34); ours.
+    pub const INDEX_NODES: &str = "dynamo_component_router_index_nodes";
+    /// Bytes of the prefix index (R34); ours.
+    pub const INDEX_BYTES: &str = "dynamo_component_router_index_bytes";
+}
+
+/// Families of a worker.
+pub mod component {
+    pub const REQUESTS_TOTAL: &str = "dynamo_component_requests_total";
+    pub const INFLIGHT_REQUESTS: &str = "dynamo_component_inflight_requests";
+    pub const REQUEST_DURATION_SECONDS: &str = "dynamo_component_request_duration_seconds";
+    pub const ERRORS_TOTAL: &str = "dynamo_component_errors_total";
+    pub const CANCELLATION_TOTAL: &str = "dynamo_component_cancellation_total";
+    pub const UPTIME_SECONDS: &str = "dynamo_component_uptime_seconds";
+    pub const MODEL_LOAD_TIME_SECONDS: &str = "dynamo_component_model_load_time_seconds";
+    pub const TOTAL_BLOCKS: &str = "dynamo_component_total_blocks";
+    pub const GPU_CACHE_USAGE_PERCENT: &str = "dynamo_component_gpu_cache_usage_percent";
+    pub const KV_CACHE_HIT_RATE: &str = "dynamo_component_kv_cache_hit_rate";
+    pub const DRAIN_TIME_SECONDS: &str = "dynamo_component_drain_time_seconds";
+}
