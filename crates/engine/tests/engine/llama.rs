@@ -1,0 +1,151 @@
+//! The same over real forward passes.
+
+use crate::common::{Reader, finish, request, submit};
+use dynamo_engine::core::{Core, Options};
+use dynamo_engine::testing::tiny_weights;
+use dynamo_engine::{KvOptions, Llama, Weights};
+use dynamo_types::{Request, Sampling};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+fn core(weights: &Arc<Weights>, scheduler: dynamo_scheduler::Options, threads: usize) -> Core<Llama> {
+    let kv = KvOptions {
+        block_size: scheduler.block_size as usize,
+        total_blocks: scheduler.total_blocks as usize,
+    };
+    let model = Llama::new(Arc::clone(weights), kv, threads).unwrap();
+    Core::new(model, Options { scheduler, eos: Vec::new() })
+}
+
+fn roomy() -> dynamo_scheduler::Options {
+    dynamo_scheduler::Options {
+        total_blocks: 64,
+        max_num_batched_tokens: 512,
+        context_length: 256,
+        ..Default::default()
+    }
+}
+
+fn alone(weights: &Arc<Weights>, request: &Request) -> Vec<u32> {
+    let mut core = core(weights, roomy(), 1);
+    let reader = submit(&mut core, request.clone());
+    finish(&mut core);
+    reader.answer().tokens
+}
+
+/// Runs all at once, in two waves so that the second finds what the first left. Returns how many lost their blocks.
+fn together(core: &mut Core<Llama>, requests: &[Request], expected: &[Vec<u32>]) -> u32 {
+    let mut preempted = 0;
+    for _ in 0..2 {
+        let readers: Vec<Reader> = requests.iter().map(|request| submit(core, request.clone())).collect();
+        preempted += finish(core);
+        for (reader, expected) in readers.iter().zip(expected) {
+            assert_eq!(&reader.answer().tokens, expected);
+        }
+    }
+    assert_eq!(core.load().active_blocks, 0);
+    preempted
+}
+
+#[test]
+fn answers_of_a_tiny_llama_do_not_depend_on_company() {
+    let weights = tiny_weights(5).unwrap();
+    let requests: Vec<Request> = (0..10u32)
+        .map(|i| {
+            let shared = (0..(i % 3) * 17).map(|token| token * 7 % 300);
+            let prompt: Vec<u32> = shared.chain((0..i + 1).map(|token| (token * 31 + i) % 300)).collect();
+            let mut request = request(&prompt, 24);
+            if i % 2 == 1 {
+                request.sampling = Sampling { seed: i.into(), top_p: 0.9, ..Default::default() };
+            }
+            request
+        })
+        .collect();
+    let expected: Vec<_> = requests.iter().map(|request| alone(&weights, request)).collect();
+    for (block_size, total_blocks, budget, prefix_caching, threads) in [
+        (16, 64, 512, true, 1),
+        (4, 24, 7, true, 2),
+        (8, 12, 64, true, 1),
+        (5, 19, 3, false, 2),
+        (1, 90, 33, true, 1),
+    ] {
+        let options = dynamo_scheduler::Options {
+            block_size,
+            total_blocks,
+            max_num_batched_tokens: budget,
+            prefix_caching,
+            ..roomy()
+        };
+        let preempted = together(&mut core(&weights, options, threads), &requests, &expected);
+        assert_eq!(preempted > 0, total_blocks < 64, "{block_size} {total_blocks} {budget}: {preempted}");
+    }
+}
+
+fn default_model() -> PathBuf {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let path = variable("DYNAMO_MODEL").unwrap_or_else(|| {
+        let base = || variable("XDG_CACHE_HOME").unwrap_or_else(|| variable("HOME").unwrap().join(".cache"));
+        let cache = variable("DYNAMO_CACHE").unwrap_or_else(|| base().join("dynamo"));
+        cache.join("models/SmolLM2-135M-Instruct.Q4_1.gguf")
+    });
+    assert!(path.exists(), "the default model is not at {}: run `make model`", path.display());
+    path
+}
+
+/// Words to ids and back through the vocabulary alone: no tokenizer is needed for words that are one token each.
+struct Words(serde_json::Map<String, serde_json::Value>);
+
+impl Words {
+    fn encode(&self, text: &str) -> Vec<u32> {
+        let id = |piece: &str| self.0.get(piece).unwrap_or_else(|| std::panic::panic_any(piece.to_owned()));
+        let first = text.split(' ').take(1).map(str::to_owned);
+        let pieces = first.chain(text.split(' ').skip(1).map(|word| format!("Ġ{word}")));
+        pieces.map(|piece| id(&piece).as_u64().unwrap() as u32).collect()
+    }
+
+    fn decode(&self, tokens: &[u32]) -> String {
+        let piece = |token: &u32| {
+            self.0
+                .iter()
+                .find(|(_, id)| id.as_u64() == Some((*token).into()))
+                .map(|(piece, _)| piece.as_str())
+        };
+        tokens.iter().filter_map(piece).collect::<String>().replace('Ġ', " ")
+    }
+}
+
+#[test]
+fn answers_of_the_default_model_do_not_depend_on_company() {
+    let files = dynamo_model_files::open(&default_model()).unwrap();
+    let weights = Weights::load(&files, &mut |_, _| ()).unwrap();
+    let mut tokenizer: serde_json::Value = serde_json::from_str(&files.tokenizer_json()).unwrap();
+    let serde_json::Value::Object(vocabulary) = tokenizer["model"]["vocab"].take() else {
+        std::panic::panic_any("no vocabulary")
+    };
+    let words = Words(vocabulary);
+    let requests: Vec<Request> = [
+        "The capital of France is",
+        "The capital of France is known for its food and its art . The capital of Italy is",
+        "The capital of France is known for its food and its art . The capital of Spain is",
+        "Once upon a time there was a little",
+        "Water is made of",
+        "The color of the sky is",
+        "In the year of the great war the people of the town had",
+        "One two three four five six",
+    ]
+    .into_iter()
+    .map(|text| request(&words.encode(text), 14))
+    .collect();
+    let expected: Vec<_> = requests.iter().map(|request| alone(&weights, request)).collect();
+    let answer = words.decode(&expected[0]);
+    assert!(answer.contains("Paris"), "{answer}");
+    let small = dynamo_scheduler::Options {
+        block_size: 4,
+        total_blocks: 26,
+        max_num_batched_tokens: 11,
+        context_length: 100,
+        ..Default::default()
+    };
+    let preempted = together(&mut core(&weights, small, 2), &requests, &expected);
+    assert!(preempted > 0, "the pool was meant to be too small");
+}
