@@ -1,0 +1,205 @@
+//! The embedded engine: real tokens from a model in this process.
+
+use crate::card::now_s;
+use crate::engine::Engine;
+use dynamo_engine::{Core, Handle, KvOptions, Llama, Weights};
+use dynamo_model_files::{Error as FileError, open};
+use dynamo_types::{
+    BlockContract, ChatTemplate, DeltaSink, Error, Load, ModelCard, Request, StepObserver, TokenizerSpec,
+};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A model in memory, shared by all engines made from it.
+pub struct Loaded {
+    weights: Arc<Weights>,
+    /// Without the limits, which are each engine's own.
+    card: ModelCard,
+    load_time_s: f64,
+}
+
+/// How much KV memory an engine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvMemory {
+    Blocks(u32),
+    /// As many blocks as fit, at least one.
+    Bytes(u64),
+}
+
+/// Limits of one engine.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Threads that compute.
+    pub threads: usize,
+    /// Tokens per KV block, a multiple of 16.
+    pub block_size: u32,
+    pub kv: KvMemory,
+    /// Requests that hold blocks at the same time.
+    pub max_num_seqs: u32,
+    /// Tokens computed in one step, prefill and decode together.
+    pub max_num_batched_tokens: u32,
+    /// Requests accepted beyond `max_num_seqs`.
+    pub max_waiting: u32,
+    pub prefix_caching: bool,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            threads: 1,
+            block_size: 16,
+            kv: KvMemory::Blocks(2048),
+            max_num_seqs: 64,
+            max_num_batched_tokens: 512,
+            max_waiting: 1024,
+            prefix_caching: true,
+        }
+    }
+}
+
+impl Loaded {
+    /// Loads a GGUF file or a Hugging Face directory. `progress` is told the bytes done and the bytes in all.
+    ///
+    /// # Errors
+    /// One line: where, what, expected, found.
+    pub fn open(
+        path: &Path,
+        served_name: Option<&str>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, FileError> {
+        let begun = Instant::now();
+        let files = open(path)?;
+        let weights = Weights::load(&files, progress)?;
+        let config = files.config();
+        let name = served_name.map_or_else(|| files.name(), Into::into);
+        let card = ModelCard {
+            name: name.into(),
+            aliases: Vec::new(),
+            architecture: config.architecture.name().into(),
+            context_length: clamp(config.context_length),
+            vocab_size: clamp(config.vocab_size),
+            tokenizer: TokenizerSpec::HuggingFace { json: files.tokenizer_json() },
+            chat_template: files.chat_template().map(|source| ChatTemplate { source: source.into() }),
+            special: files.special(),
+            blocks: BlockContract::xxh3(0),
+            layout: None,
+            total_kv_blocks: 0,
+            max_num_seqs: 0,
+            max_num_batched_tokens: 0,
+            kv_events: false,
+            created_s: now_s(),
+        };
+        Ok(Self { weights, card, load_time_s: begun.elapsed().as_secs_f64() })
+    }
+
+    /// The served name.
+    pub fn name(&self) -> &str {
+        &self.card.name
+    }
+
+    /// Bytes that all engines share.
+    pub fn weight_bytes(&self) -> usize {
+        self.weights.bytes()
+    }
+
+    /// Seconds that [`Loaded::open`] took.
+    pub fn load_time_s(&self) -> f64 {
+        self.load_time_s
+    }
+
+    /// Bytes of one KV block of so many tokens: keys and values of all layers, as f16.
+    pub fn kv_block_bytes(&self, block_size: u32) -> u64 {
+        const F16_BYTES: u64 = 2;
+        let config = self.weights.config();
+        let per_token = 2 * config.layers * config.kv_heads * config.head_dim;
+        per_token as u64 * F16_BYTES * u64::from(block_size)
+    }
+
+    /// Starts an engine with KV blocks and threads of its own over the shared weights.
+    ///
+    /// # Errors
+    /// Options that the model cannot be served with, or no threads to be had.
+    pub fn engine(
+        &self,
+        options: &EngineOptions,
+        observer: Arc<dyn StepObserver>,
+    ) -> Result<Embedded, Error> {
+        let total_blocks = match options.kv {
+            KvMemory::Blocks(blocks) => blocks.max(1),
+            KvMemory::Bytes(bytes) => {
+                let blocks = bytes / self.kv_block_bytes(options.block_size).max(1);
+                u32::try_from(blocks.max(1)).unwrap_or(u32::MAX)
+            }
+        };
+        let kv = KvOptions { block_size: options.block_size as usize, total_blocks: total_blocks as usize };
+        let model = Llama::new(Arc::clone(&self.weights), kv, options.threads)
+            .map_err(|error| Error::engine("the engine cannot be set up").with_detail(error.to_string()))?;
+        let mut card = self.card.clone();
+        card.layout = Some(model.kv_layout());
+        let mut limits = dynamo_engine::Options { eos: card.special.eos.clone(), ..Default::default() };
+        limits.scheduler.block_size = options.block_size;
+        limits.scheduler.total_blocks = total_blocks;
+        limits.scheduler.max_num_seqs = options.max_num_seqs;
+        limits.scheduler.max_num_batched_tokens = options.max_num_batched_tokens;
+        limits.scheduler.context_length = card.context_length;
+        limits.scheduler.max_waiting = options.max_waiting;
+        limits.scheduler.prefix_caching = options.prefix_caching;
+        let core = Core::new(model, limits);
+        let limits = core.limits();
+        card.context_length = limits.context_length;
+        card.blocks = BlockContract::xxh3(limits.block_size);
+        card.total_kv_blocks = limits.total_blocks;
+        card.max_num_seqs = limits.max_num_seqs;
+        card.max_num_batched_tokens = limits.max_num_batched_tokens;
+        card.kv_events = limits.prefix_caching;
+        Ok(Embedded { card: Arc::new(card), handle: Handle::spawn(core, observer)? })
+    }
+}
+
+fn clamp(value: usize) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
+/// One running engine.
+pub struct Embedded {
+    card: Arc<ModelCard>,
+    handle: Handle,
+}
+
+impl Engine for Embedded {
+    fn card(&self) -> &Arc<ModelCard> {
+        &self.card
+    }
+
+    fn submit(&self, request: Arc<Request>, sink: Box<dyn DeltaSink>) -> Result<(), Error> {
+        self.handle.submit(request, sink)
+    }
+
+    fn load(&self) -> Load {
+        self.handle.load()
+    }
+
+    fn begin_drain(&self) {
+        self.handle.begin_drain();
+    }
+
+    fn is_drained(&self) -> bool {
+        self.handle.drained()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod fixture {
+    use super::*;
+    use crate::card::byte_card;
+
+    /// A tiny random model, without files.
+    pub(crate) fn tiny() -> Loaded {
+        let weights = dynamo_engine::testing::tiny_weights(1).unwrap();
+        let mut card = byte_card("tiny", "llama", vec![Vec::new(); 44]);
+        card.context_length = clamp(weights.config().context_length);
+        card.vocab_size = clamp(weights.config().vocab_size);
+        Loaded { weights, card, load_time_s: 0.25 }
+    }
+}

@@ -1,0 +1,184 @@
+//! One worker: an engine on the request plane, its events on the event plane, its record in discovery.
+
+use crate::engine::{Engine, draining, refuse};
+use crate::metrics::{MeteredSink, Metrics, Series};
+use crate::publisher::Publisher;
+use dynamo_runtime::discovery::{self, Discovery, Registration};
+use dynamo_runtime::events::EventPlane;
+use dynamo_runtime::plane::{Handler, InProcess, ServeGuard};
+use dynamo_types::{
+    DeltaSink, Instance, InstanceId, ModelCard, ModelRecord, Request, Result, StepObserver, Transport,
+    WorkerRank,
+};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Who a worker is.
+#[derive(Clone, Debug)]
+pub struct WorkerOptions {
+    pub instance_id: InstanceId,
+    pub namespace: String,
+    /// `backend` for aggregated and decode workers.
+    pub component: String,
+    pub endpoint: String,
+    /// Names this life of the worker: whoever restarts under the same id must choose another (R33). Time of the start
+    /// serves.
+    pub epoch: u64,
+    /// Reported as it is; none: there was nothing to load.
+    pub model_load_time_s: Option<f64>,
+}
+
+impl WorkerOptions {
+    /// With the conventional names of an aggregated worker (behaviour.md 3.1).
+    pub fn new(instance_id: InstanceId, epoch: u64) -> Self {
+        Self {
+            instance_id,
+            namespace: "dynamo".into(),
+            component: "backend".into(),
+            endpoint: "generate".into(),
+            epoch,
+            model_load_time_s: None,
+        }
+    }
+}
+
+/// What a worker plugs into.
+#[derive(Clone)]
+pub struct Services {
+    pub plane: InProcess,
+    pub discovery: Arc<dyn Discovery>,
+    pub events: Arc<dyn EventPlane>,
+    pub metrics: Metrics,
+}
+
+/// Why a worker did not start.
+#[derive(Debug)]
+pub enum Error {
+    /// The engine could not be made.
+    Engine(Box<dyn std::error::Error + Send + Sync>),
+    /// Discovery refused the record.
+    Discovery(discovery::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Engine(error) => write!(f, "the engine did not start: {error}"),
+            Self::Discovery(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// How a drain ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// Everything that ran came to its end.
+    Finished,
+    /// The deadline came first; this many requests are still running.
+    Deadline { in_flight: usize },
+}
+
+/// A running worker. Dropping it withdraws it first, then ends its engine; what still ran breaks off, which callers see
+/// as a retryable fault.
+pub struct Worker {
+    // Dropped in this order: nobody is sent here any more, nobody gets in any more, then the engine ends.
+    registration: Registration,
+    serving: ServeGuard,
+    intake: Arc<Intake>,
+    record: ModelRecord,
+}
+
+impl Worker {
+    /// Makes an engine with `build`, which gets the observer that the engine must report to, serves it, and registers
+    /// it last: what is listed can be called (R28).
+    pub async fn start<E>(
+        build: impl FnOnce(Arc<dyn StepObserver>) -> Result<Arc<dyn Engine>, E>,
+        options: WorkerOptions,
+        services: &Services,
+    ) -> Result<Self, Error>
+    where
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let instance = Instance {
+            namespace: options.namespace,
+            component: options.component,
+            endpoint: options.endpoint,
+            id: options.instance_id,
+            transport: Transport::InProcess,
+            draining: false,
+        };
+        let source = WorkerRank::new(instance.id, 0);
+        let publisher = Arc::new(Publisher::new(Arc::clone(&services.events), source, options.epoch));
+        let observer = Arc::clone(&publisher) as Arc<dyn StepObserver>;
+        let engine = build(observer).map_err(|error| Error::Engine(error.into()))?;
+        let series = services.metrics.series(&instance, &engine.card().name);
+        publisher.count_into(&series);
+        series.load_time.set(options.model_load_time_s.unwrap_or(0.0));
+        let load = engine.load();
+        series.set_load(&load);
+        services.events.publish_load(source, load);
+        let card = Arc::clone(engine.card());
+        let intake = Arc::new(Intake { engine, series, draining: AtomicBool::new(false) });
+        let serving = services.plane.serve(instance.id, Arc::clone(&intake) as Arc<dyn Handler>);
+        let record = ModelRecord { instance, card };
+        let registration = services.discovery.register(record.clone()).await.map_err(Error::Discovery)?;
+        Ok(Self { registration, serving, intake, record })
+    }
+
+    pub fn id(&self) -> InstanceId {
+        self.record.instance.id
+    }
+
+    pub fn card(&self) -> &Arc<ModelCard> {
+        &self.record.card
+    }
+
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        &self.intake.engine
+    }
+
+    /// Requests whose engine still holds their sink.
+    pub fn in_flight(&self) -> usize {
+        self.serving.in_flight()
+    }
+
+    /// Takes nothing new and waits until what runs has ended, at most this long (R29). The record stays, marked as
+    /// draining, so that frontends keep what they know of the streams they accepted.
+    pub async fn drain(&self, deadline: Duration) -> Drained {
+        let begun = Instant::now();
+        self.registration.set_draining();
+        self.intake.draining.store(true, Ordering::Release);
+        self.intake.engine.begin_drain();
+        let idle = tokio::time::timeout(deadline, self.serving.idle()).await;
+        self.intake.series.drain_time.set(begun.elapsed().as_secs_f64());
+        match idle {
+            Ok(()) => Drained::Finished,
+            Err(_) => Drained::Deadline { in_flight: self.in_flight() },
+        }
+    }
+}
+
+/// Where calls come in.
+struct Intake {
+    engine: Arc<dyn Engine>,
+    series: Arc<Series>,
+    draining: AtomicBool,
+}
+
+impl Handler for Intake {
+    fn handle(&self, request: Arc<Request>, sink: Box<dyn DeltaSink>) -> Result<()> {
+        self.series.requests.inc();
+        let sink = MeteredSink::new(sink, Arc::clone(&request), Arc::clone(&self.series));
+        if self.draining.load(Ordering::Acquire) {
+            return refuse(Box::new(sink), draining());
+        }
+        self.engine.submit(request, Box::new(sink))
+    }
+}
+
+#[cfg(test)]
+mod tests;
