@@ -1,1 +1,31 @@
+//! The HTTP frontend: sockets, routes, the model view, and the one pipeline behind every API: translate, render,
+//! tokenise, choose a worker, stream. A new API is one module under `api`.
+//!
+//! It must never know how an engine works, how requests and events are carried, or how a worker is chosen: it asks the
+//! request plane, the event plane, discovery and the router.
 
+mod api;
+mod body;
+mod catalog;
+mod config;
+mod dispatch;
+mod error;
+mod generate;
+mod generation;
+mod http;
+mod identity;
+mod metrics;
+mod model;
+mod plan;
+mod prepare;
+mod record;
+mod routes;
+mod server;
+mod service;
+mod shared;
+mod stream;
+mod watch;
+
+pub use config::Config;
+pub use error::Error;
+pub use server::{Frontend, Ledger, Services};

@@ -1,0 +1,69 @@
+//! What can be set about a frontend.
+
+use dynamo_protocols::UnknownFields;
+use dynamo_protocols::limits::Limits;
+use serde::{Deserialize, Serialize};
+
+/// Settings of one frontend. Every limit a client can run into is here.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Address to listen on. The default is reachable from this machine only.
+    pub host: String,
+    /// 0 takes any free port.
+    pub port: u16,
+    /// Largest request body; 413 above it.
+    pub body_limit_bytes: usize,
+    /// Bytes that all requests together may hold while their bodies are being read; 503 above it. Keeps many large
+    /// uploads from taking the process's memory.
+    pub body_memory_bytes: usize,
+    /// Request line and headers together; 431 above it.
+    pub header_limit_bytes: usize,
+    /// Number of request headers; 431 above it.
+    pub header_count_limit: usize,
+    /// A connection without a complete request head for this long is closed: the limit for slow headers and for idle
+    /// kept-alive connections. Above the 60 s that common proxies keep idle connections to their upstreams.
+    pub header_timeout_ms: u64,
+    /// Longest pause between two pieces of a request body.
+    pub body_timeout_ms: u64,
+    /// Open client connections; further ones wait in the kernel's accept queue.
+    pub max_connections: usize,
+    /// What happens to request fields nobody knows (R10).
+    pub unknown_fields: UnknownFields,
+    /// Limits on request fields that may be set; the others stand in [`dynamo_protocols::limits::TABLE`].
+    pub limits: Limits,
+    /// HTTP status when everything that could serve is full. 529 is not registered and some proxies rewrite it.
+    pub overload_status: u16,
+    /// A stream that has been quiet for this long gets an SSE comment, so that proxies keep it open. 0: never.
+    pub keep_alive_ms: u64,
+    /// A request fails (or moves, before its first token) when its worker has shown no sign of life at all - no token of
+    /// any request, no load report - for this long. Queueing behind other work does not count. 0: wait for ever.
+    pub silence_timeout_ms: u64,
+    /// Workers one request may be sent to before its failure is the client's.
+    pub max_attempts: u32,
+    /// Running requests get this long to finish once a drain has begun; the rest end with an error frame.
+    pub drain_deadline_ms: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            host: "127.0.0.1".into(),
+            port: 8000,
+            body_limit_bytes: 192 * 1024 * 1024,
+            body_memory_bytes: 1024 * 1024 * 1024,
+            header_limit_bytes: 64 * 1024,
+            header_count_limit: 128,
+            header_timeout_ms: 75_000,
+            body_timeout_ms: 30_000,
+            max_connections: 16_384,
+            unknown_fields: UnknownFields::Warn,
+            limits: Limits::default(),
+            overload_status: 529,
+            keep_alive_ms: 15_000,
+            silence_timeout_ms: 30_000,
+            max_attempts: 3,
+            drain_deadline_ms: 30_000,
+        }
+    }
+}

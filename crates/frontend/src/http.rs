@@ -1,0 +1,143 @@
+//! Responses and the one response body type.
+
+use crate::stream::EventStream;
+use dynamo_types::{Class, Error};
+use hyper::body::{Bytes, Frame, SizeHint};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::{Response, StatusCode};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Names of request fields that had no effect (R10).
+pub(crate) const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-dynamo-ignored-fields");
+
+/// Advice to clients that met a temporary fault without a better estimate.
+const RETRY_AFTER_DEFAULT_S: u32 = 1;
+/// Longest list of ignored field names in a header.
+const IGNORED_FIELDS_MAX_BYTES: usize = 1024;
+
+/// What a response carries.
+pub(crate) enum Body {
+    Full(Option<Bytes>),
+    Events(Box<EventStream>),
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Self::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Events(stream) => {
+                stream.poll_bytes(cx).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Full(bytes) => bytes.is_none(),
+            Self::Events(stream) => stream.is_finished(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Self::Events(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// How an API words a fault.
+pub(crate) type ErrorShape = fn(&Error) -> Vec<u8>;
+
+pub(crate) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
+    typed(status, HeaderValue::from_static("application/json"), body)
+}
+
+pub(crate) fn typed(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(Body::Full(Some(body.into())));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}
+
+pub(crate) fn events(stream: EventStream) -> Response<Body> {
+    let mut response = Response::new(Body::Events(Box::new(stream)));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // Common reverse proxies hold streams back without it.
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    response
+}
+
+pub(crate) fn failure(error: &Error, overload_status: u16, shape: ErrorShape) -> Response<Body> {
+    let status =
+        StatusCode::from_u16(error.http_status(overload_status)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = json(status, shape(error));
+    let temporary = matches!(error.class(), Class::Unavailable | Class::Overloaded);
+    if let Some(seconds) = error.retry_after_s().or(temporary.then_some(RETRY_AFTER_DEFAULT_S)) {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+pub(crate) fn set_allow(response: &mut Response<Body>, methods: &str) {
+    if let Ok(value) = HeaderValue::from_str(methods) {
+        response.headers_mut().insert(ALLOW, value);
+    }
+}
+
+/// Client-chosen names, made fit for a header: odd characters become `?`, long lists are cut.
+pub(crate) fn set_ignored_fields(response: &mut Response<Body>, names: &[String]) {
+    if names.is_empty() {
+        return;
+    }
+    let mut text = names.join(", ");
+    text = text.chars().map(|c| if c == ' ' || c.is_ascii_graphic() { c } else { '?' }).collect();
+    text.truncate(IGNORED_FIELDS_MAX_BYTES);
+    if let Ok(value) = HeaderValue::from_str(&text) {
+        response.headers_mut().insert(IGNORED_FIELDS, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(error: &Error) -> Vec<u8> {
+        error.message().as_bytes().to_vec()
+    }
+
+    #[test]
+    fn temporary_faults_say_when_to_retry() {
+        let response = failure(&Error::unavailable("x"), 529, shape);
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()[RETRY_AFTER]),
+            (503, &HeaderValue::from(1))
+        );
+        let response = failure(&Error::overloaded("x").with_retry_after_s(9), 429, shape);
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()[RETRY_AFTER]),
+            (429, &HeaderValue::from(9))
+        );
+        assert!(failure(&Error::invalid("x"), 529, shape).headers().get(RETRY_AFTER).is_none());
+    }
+
+    #[test]
+    fn ignored_field_names_cannot_break_a_header() {
+        let mut response = json(StatusCode::OK, "{}");
+        set_ignored_fields(&mut response, &["a\r\nb: c".into(), "é".into()]);
+        assert_eq!(response.headers()[IGNORED_FIELDS], "a??b: c, ?");
+        set_ignored_fields(&mut response, &["x".repeat(5000)]);
+        assert_eq!(response.headers()[IGNORED_FIELDS].len(), IGNORED_FIELDS_MAX_BYTES);
+    }
+}

@@ -1,0 +1,250 @@
+//! One request's entry in the books: metrics and the one log line, written when it is over, however it ends.
+
+use crate::metrics::{Metrics, RequestMetrics, UNKNOWN_MODEL, request_type};
+use dynamo_types::{Class, Error, RequestId, Side, WorkerRank};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+/// Who asks, under which id.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    /// Ours: in response ids, logs and on the request plane.
+    pub(crate) id: RequestId,
+    /// The client's `x-request-id`, echoed and logged.
+    pub(crate) client: Option<Arc<str>>,
+}
+
+/// What has been counted for a request so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// The client's own prompts, each once however many choices it has.
+    pub(crate) prompt_tokens: u32,
+    /// Everything sampled, all choices.
+    pub(crate) completion_tokens: u32,
+    /// Prompt tokens found in a cache, each prompt once. None until a worker has said so.
+    pub(crate) cached_tokens: Option<u32>,
+}
+
+/// Dropped without an outcome, it counts as a client that left: every early return, everywhere, is covered.
+pub(crate) struct Record {
+    metrics: Arc<Metrics>,
+    identity: Identity,
+    route: &'static str,
+    overload_status: u16,
+    stream: bool,
+    started: Instant,
+    handles: Option<Arc<RequestMetrics>>,
+    pub(crate) usage: Usage,
+    first_token: Option<Instant>,
+    pub(crate) worker: Option<WorkerRank>,
+    outcome: Option<Result<(), Error>>,
+    /// The drain waits for it.
+    _token: TaskTrackerToken,
+}
+
+impl Record {
+    pub(crate) fn new(
+        metrics: &Arc<Metrics>,
+        identity: Identity,
+        route: &'static str,
+        overload_status: u16,
+        token: TaskTrackerToken,
+    ) -> Self {
+        Self {
+            metrics: Arc::clone(metrics),
+            identity,
+            route,
+            overload_status,
+            stream: false,
+            started: Instant::now(),
+            handles: None,
+            usage: Usage::default(),
+            first_token: None,
+            worker: None,
+            outcome: None,
+            _token: token,
+        }
+    }
+
+    pub(crate) fn id(&self) -> &RequestId {
+        &self.identity.id
+    }
+
+    /// The request could be read: is the answer to be streamed?
+    pub(crate) fn set_stream(&mut self, stream: bool) {
+        self.stream = stream;
+    }
+
+    /// The model exists: from here on the request counts as one of its own.
+    pub(crate) fn identify(&mut self, model: &Arc<str>, stream: bool) -> Arc<RequestMetrics> {
+        let handles = self.metrics.handles(model, self.route, stream);
+        handles.started.inc();
+        handles.active.inc();
+        self.handles = Some(Arc::clone(&handles));
+        handles
+    }
+
+    /// The prompt's length is known.
+    pub(crate) fn set_prompt_tokens(&mut self, tokens: u32) {
+        self.usage.prompt_tokens = tokens;
+        if let Some(handles) = &self.handles {
+            handles.input_tokens.observe(f64::from(tokens));
+        }
+    }
+
+    /// `count` tokens of one choice came at `now`; that choice's previous ones at `previous`.
+    pub(crate) fn tokens(&mut self, count: u32, previous: Option<Instant>, now: Instant) {
+        self.usage.completion_tokens = self.usage.completion_tokens.saturating_add(count);
+        let Some(handles) = &self.handles else { return };
+        handles.output_tokens.inc_by(u64::from(count));
+        if self.first_token.is_none() {
+            self.first_token = Some(now);
+            handles.time_to_first_token.observe(seconds(now - self.started));
+        }
+        if let Some(previous) = previous {
+            handles.inter_token_latency.observe(seconds(now - previous) / f64::from(count.max(1)));
+        }
+    }
+
+    pub(crate) fn succeed(&mut self) {
+        self.outcome.get_or_insert(Ok(()));
+    }
+
+    /// The first outcome counts.
+    pub(crate) fn fail(&mut self, error: &Error) {
+        self.outcome.get_or_insert_with(|| Err(error.clone()));
+    }
+
+    fn count(&self, outcome: &Result<(), Error>, duration: Duration) {
+        let Some(handles) = &self.handles else {
+            if let Err(error) = outcome {
+                self.count_failure(UNKNOWN_MODEL, self.route, error);
+            }
+            return;
+        };
+        handles.active.dec();
+        handles.duration.observe(seconds(duration));
+        match outcome {
+            Ok(()) => {
+                handles.succeeded.inc();
+                handles.output_sequence.observe(f64::from(self.usage.completion_tokens));
+                handles.cached_tokens.observe(f64::from(self.usage.cached_tokens.unwrap_or(0)));
+            }
+            Err(error) => {
+                self.count_failure(&handles.model, handles.endpoint, error);
+                match error.class() {
+                    Class::Cancelled => handles.cancellations.inc(),
+                    Class::Overloaded => handles.rejections.inc(),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn count_failure(&self, model: &str, endpoint: &str, error: &Error) {
+        let labels = [model, endpoint, request_type(self.stream), "error", error.metric_label()];
+        self.metrics.requests.with_label_values(&labels).inc();
+    }
+
+    fn log(&self, outcome: &Result<(), Error>, duration: Duration) {
+        let status = match outcome {
+            Ok(()) => 200,
+            Err(error) => error.http_status(self.overload_status),
+        };
+        let error = outcome.as_ref().err().map(describe);
+        tracing::info!(
+            request_id = %self.identity.id,
+            client_request_id = self.identity.client.as_deref(),
+            model = self.handles.as_ref().map_or(UNKNOWN_MODEL, |handles| &*handles.model),
+            route = self.route,
+            status,
+            stream = self.stream,
+            tokens_in = self.usage.prompt_tokens,
+            tokens_out = self.usage.completion_tokens,
+            cached = self.usage.cached_tokens,
+            ttft_ms = self.first_token.map(|first| milliseconds(first - self.started)),
+            duration_ms = milliseconds(duration),
+            worker = self.worker.map(tracing::field::display),
+            error,
+            "request"
+        );
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let outcome = self.outcome.take().unwrap_or_else(|| {
+            self.metrics.disconnected_clients.inc();
+            Err(Error::cancelled())
+        });
+        let duration = self.started.elapsed();
+        self.count(&outcome, duration);
+        self.log(&outcome, duration);
+    }
+}
+
+/// What a client got wrong may quote what it sent, and prompts are not for the log: its mistakes go by their code and
+/// field, faults of ours by their text.
+fn describe(error: &Error) -> String {
+    match (error.side(), error.code(), error.param()) {
+        (Side::Client, code, param) => {
+            format!("{} ({})", code.unwrap_or(error.metric_label()), param.unwrap_or("no field"))
+        }
+        _ => error.to_string(),
+    }
+}
+
+fn seconds(duration: Duration) -> f64 {
+    duration.as_secs_f64()
+}
+
+/// With microseconds, as a log reader wants it.
+fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1_000_000.0).round() / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dynamo_runtime::metrics::Registry;
+    use tokio_util::task::TaskTracker;
+
+    fn record(metrics: &Arc<Metrics>, tracker: &TaskTracker) -> Record {
+        let identity = Identity { id: "id".into(), client: None };
+        let mut record = Record::new(metrics, identity, "chat", 529, tracker.token());
+        record.identify(&Arc::from("m"), false);
+        record
+    }
+
+    #[test]
+    fn what_clients_sent_stays_out_of_the_log() {
+        let error =
+            Error::invalid("`stop` must not be \"my secret\"").with_param("stop").with_code("invalid_value");
+        assert_eq!(describe(&error), "invalid_value (stop)");
+        assert_eq!(describe(&Error::engine("out of memory")), "out of memory");
+    }
+
+    #[test]
+    fn every_ending_is_counted_once() {
+        let metrics = Arc::new(Metrics::new(Registry::new()).unwrap());
+        let tracker = TaskTracker::new();
+        let count = |status: &str, error: &str| {
+            metrics.requests.with_label_values(&["m", "chat", "unary", status, error]).get()
+        };
+        record(&metrics, &tracker).succeed();
+        let mut failed = record(&metrics, &tracker);
+        failed.fail(&Error::timeout("slow"));
+        failed.succeed();
+        drop(failed);
+        drop(record(&metrics, &tracker));
+        assert_eq!(count("success", ""), 1);
+        assert_eq!(count("error", "response_timeout"), 1);
+        assert_eq!(count("error", "cancelled"), 1);
+        let handles = metrics.handles(&Arc::from("m"), "chat", false);
+        assert_eq!((handles.started.get(), handles.active.get(), handles.cancellations.get()), (3, 0, 1));
+        assert_eq!(metrics.disconnected_clients.get(), 1);
+        assert!(tracker.is_empty());
+    }
+}

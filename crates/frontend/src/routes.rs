@@ -1,0 +1,254 @@
+//! The one table of routes. What exists, which methods it takes, 404 and 405, and the check against the OpenAPI document
+//! all come from it.
+
+use crate::api;
+use crate::generate;
+use crate::http::{self, Body};
+use crate::identity::{is_presentable, is_uuid};
+use crate::plan::Api;
+use crate::record::Identity;
+use crate::service;
+use crate::shared::{Phase, Shared};
+use dynamo_protocols::error_body;
+use dynamo_types::{Class, Error, RequestId};
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue};
+use hyper::{HeaderMap, Method, Request, Response};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// How a path is recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    Exact(&'static str),
+    /// Anything between the two, slashes included: model names have them.
+    Around(&'static str, &'static str),
+}
+
+/// What answers.
+#[derive(Clone, Copy)]
+pub(crate) enum Handler {
+    Generate(&'static Api),
+    /// At once, from what is known.
+    Read(fn(&Shared, &str) -> Response<Body>),
+}
+
+pub(crate) struct Route {
+    pub(crate) method: Method,
+    pub(crate) path: Path,
+    /// As documented and logged.
+    pub(crate) template: &'static str,
+    pub(crate) handler: Handler,
+}
+
+const fn get(template: &'static str, handler: fn(&Shared, &str) -> Response<Body>) -> Route {
+    Route { method: Method::GET, path: Path::Exact(template), template, handler: Handler::Read(handler) }
+}
+
+const fn post(template: &'static str, api: &'static Api) -> Route {
+    Route { method: Method::POST, path: Path::Exact(template), template, handler: Handler::Generate(api) }
+}
+
+/// More specific ones first.
+pub(crate) static ROUTES: &[Route] = &[
+    post("/v1/chat/completions", &api::chat::API),
+    post("/v1/completions", &api::completions::API),
+    get("/v1/models", service::models),
+    Route {
+        method: Method::GET,
+        path: Path::Around("/v1/models/", "/ready"),
+        template: "/v1/models/{id}/ready",
+        handler: Handler::Read(service::model_ready),
+    },
+    Route {
+        method: Method::GET,
+        path: Path::Around("/v1/models/", ""),
+        template: "/v1/models/{id}",
+        handler: Handler::Read(service::model),
+    },
+    get("/health", service::health),
+    get("/live", service::live),
+    get("/metrics", service::metrics),
+    get("/openapi.json", service::openapi),
+];
+
+impl Path {
+    /// The variable part, still encoded; empty for fixed paths.
+    fn matches(self, path: &str) -> Option<&str> {
+        match self {
+            Self::Exact(exact) => (path == exact).then_some(""),
+            Self::Around(before, after) => {
+                path.strip_prefix(before)?.strip_suffix(after).filter(|inner| !inner.is_empty())
+            }
+        }
+    }
+}
+
+/// HEAD is GET without a body, which hyper leaves out.
+fn answers(route: &Route, method: &Method) -> bool {
+    route.method == *method || (route.method == Method::GET && *method == Method::HEAD)
+}
+
+enum Found<'a> {
+    Route(&'static Route, &'a str),
+    /// The path exists; these are its methods.
+    OtherMethods(String),
+    Nothing,
+}
+
+fn find<'a>(method: &Method, path: &'a str) -> Found<'a> {
+    let mut allowed: Vec<&str> = Vec::new();
+    for route in ROUTES {
+        let Some(inner) = route.path.matches(path) else { continue };
+        if answers(route, method) {
+            return Found::Route(route, inner);
+        }
+        allowed.push(route.method.as_str());
+        if route.method == Method::GET {
+            allowed.push(Method::HEAD.as_str());
+        }
+    }
+    if allowed.is_empty() {
+        return Found::Nothing;
+    }
+    allowed.sort_unstable();
+    allowed.dedup();
+    Found::OtherMethods(allowed.join(", "))
+}
+
+/// Answers any request.
+pub(crate) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
+    let identity = identify(&shared, request.headers());
+    let echo = HeaderValue::from_str(identity.client.as_deref().unwrap_or(&identity.id.0)).ok();
+    let mut response = route(&shared, request, identity).await;
+    if let Some(echo) = echo {
+        response.headers_mut().insert(http::REQUEST_ID, echo);
+    }
+    if shared.phase() != Phase::Serving {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+async fn route(shared: &Arc<Shared>, request: Request<Incoming>, identity: Identity) -> Response<Body> {
+    match find(request.method(), request.uri().path()) {
+        Found::Route(route, inner) => match route.handler {
+            Handler::Generate(api) => generate::handle(Arc::clone(shared), api, request, identity).await,
+            Handler::Read(read) => {
+                tracing::debug!(request_id = %identity.id, route = route.template, "request");
+                read(shared, &decoded(inner))
+            }
+        },
+        Found::OtherMethods(allowed) => {
+            let (method, path) = (request.method(), request.uri().path());
+            let error = Error::client(
+                Class::MethodNotAllowed,
+                format!("{method} is not allowed for {path}; allowed: {allowed}"),
+            );
+            let mut response = refuse(shared, request, &error).await;
+            http::set_allow(&mut response, &allowed);
+            response
+        }
+        Found::Nothing => {
+            let text = format!("Route not found: {} {}", request.method(), request.uri().path());
+            let error = Error::not_found(text).with_code("route_not_found");
+            refuse(shared, request, &error).await
+        }
+    }
+}
+
+async fn refuse(shared: &Shared, request: Request<Incoming>, error: &Error) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    shared.bodies.skip(&parts.headers, body).await;
+    http::failure(error, shared.config.overload_status, error_body)
+}
+
+/// `x-dynamo-request-id` becomes the request's own id if it is a UUID; `x-request-id` is echoed whatever it is
+/// (behaviour.md 1.6).
+fn identify(shared: &Shared, headers: &HeaderMap) -> Identity {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let own = text("x-dynamo-request-id").filter(|id| is_uuid(id)).map(str::to_ascii_lowercase);
+    Identity {
+        id: RequestId::from(own.unwrap_or_else(|| shared.identities.uuid())),
+        client: text("x-request-id").filter(|id| is_presentable(id)).map(Arc::from),
+    }
+}
+
+/// Percent-decoded; what is not valid stays as it is.
+fn decoded(text: &str) -> Cow<'_, str> {
+    if !text.contains('%') {
+        return Cow::Borrowed(text);
+    }
+    let bytes = text.as_bytes();
+    let mut plain = Vec::with_capacity(bytes.len());
+    let mut index = 0;
+    while let Some(&byte) = bytes.get(index) {
+        let escaped = (byte == b'%')
+            .then(|| text.get(index + 1..index + 3))
+            .flatten()
+            .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        plain.push(escaped.unwrap_or(byte));
+        index += if escaped.is_some() { 3 } else { 1 };
+    }
+    Cow::Owned(String::from_utf8_lossy(&plain).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template(method: Method, path: &str) -> Option<(&'static str, &str)> {
+        match find(&method, path) {
+            Found::Route(route, inner) => Some((route.template, inner)),
+            Found::OtherMethods(_) | Found::Nothing => None,
+        }
+    }
+
+    #[test]
+    fn paths_are_recognised() {
+        assert_eq!(template(Method::GET, "/v1/models"), Some(("/v1/models", "")));
+        assert_eq!(template(Method::HEAD, "/health"), Some(("/health", "")));
+        assert_eq!(template(Method::GET, "/v1/models/org/m"), Some(("/v1/models/{id}", "org/m")));
+        assert_eq!(template(Method::GET, "/v1/models/org/m/ready"), Some(("/v1/models/{id}/ready", "org/m")));
+        assert_eq!(template(Method::GET, "/v1/models/ready"), Some(("/v1/models/{id}", "ready")));
+        for (method, path) in
+            [(Method::GET, "/v1/models/"), (Method::GET, "/v1"), (Method::GET, "/v1/completions/")]
+        {
+            assert_eq!(template(method, path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn other_methods_are_named() {
+        let Found::OtherMethods(allowed) = find(&Method::DELETE, "/v1/models/m") else { panic!("found") };
+        assert_eq!(allowed, "GET, HEAD");
+        let Found::OtherMethods(allowed) = find(&Method::GET, "/v1/completions") else { panic!("found") };
+        assert_eq!(allowed, "POST");
+    }
+
+    #[test]
+    fn names_are_decoded() {
+        for (encoded, plain) in
+            [("a%2Fb", "a/b"), ("%E2%82%AC", "€"), ("100%", "100%"), ("%zz%4", "%zz%4"), ("%+1", "%+1")]
+        {
+            assert_eq!(decoded(encoded), plain);
+        }
+    }
+
+    /// The document and the table name the same routes.
+    #[test]
+    fn the_openapi_document_is_complete() {
+        let document = dynamo_protocols::openapi::document();
+        let mut documented: Vec<(String, String)> = Vec::new();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            let methods = methods.as_object().unwrap().keys().filter(|key| *key != "parameters");
+            documented.extend(methods.map(|method| (method.to_uppercase(), path.clone())));
+        }
+        documented.sort();
+        let mut served: Vec<(String, String)> =
+            ROUTES.iter().map(|route| (route.method.to_string(), route.template.to_owned())).collect();
+        served.sort();
+        assert_eq!(documented, served);
+    }
+}

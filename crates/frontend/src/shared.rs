@@ -1,0 +1,121 @@
+//! What every connection and request of a frontend has in common.
+
+use crate::body::BodyReader;
+use crate::catalog::Catalog;
+use crate::config::Config;
+use crate::error::Error;
+use crate::identity::Identities;
+use crate::metrics::Metrics;
+use dynamo_router::BookedLoad;
+use dynamo_runtime::plane::RequestPlane;
+use dynamo_runtime::{CancellationToken, TaskTracker};
+use dynamo_types::WorkerRank;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+/// Where a frontend is in its life. Only ever goes forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Phase {
+    Serving,
+    /// New requests are refused; running ones finish.
+    Draining,
+    /// Running ones end with an error frame.
+    Stopping,
+}
+
+/// Shared by all connections.
+pub(crate) struct Shared {
+    pub(crate) options: dynamo_protocols::Options,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) plane: Arc<dyn RequestPlane>,
+    pub(crate) identities: Identities,
+    pub(crate) bodies: BodyReader,
+    /// Large bodies are parsed and tokenised off the event loop, at most one per core at a time.
+    pub(crate) offload: Arc<Semaphore>,
+    /// Requests that are not over.
+    pub(crate) requests: TaskTracker,
+    /// Cancelled when the first full list of discovery is in.
+    pub(crate) listed: CancellationToken,
+    phase: AtomicU8,
+    born: Instant,
+    pub(crate) config: Config,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        config: Config,
+        catalog: Arc<Catalog>,
+        metrics: Arc<Metrics>,
+        plane: Arc<dyn RequestPlane>,
+        listed: CancellationToken,
+    ) -> Result<Self, Error> {
+        let positive = [
+            ("max_attempts", u64::from(config.max_attempts)),
+            ("max_connections", config.max_connections as u64),
+            ("header_timeout_ms", config.header_timeout_ms),
+            ("body_timeout_ms", config.body_timeout_ms),
+        ];
+        if let Some((key, _)) = positive.into_iter().find(|&(_, value)| value == 0) {
+            return Err(Error::Config { key, reason: "must be above 0, found 0".into() });
+        }
+        if !(400..=999).contains(&config.overload_status) {
+            let reason = format!("must be between 400 and 999, found {}", config.overload_status);
+            return Err(Error::Config { key: "overload_status", reason });
+        }
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Ok(Self {
+            options: dynamo_protocols::Options {
+                unknown_fields: config.unknown_fields,
+                limits: config.limits.clone(),
+            },
+            catalog,
+            metrics,
+            plane,
+            identities: Identities::new(),
+            bodies: BodyReader::new(&config),
+            offload: Arc::new(Semaphore::new(cores)),
+            requests: TaskTracker::new(),
+            listed,
+            phase: AtomicU8::new(Phase::Serving as u8),
+            born: Instant::now(),
+            config,
+        })
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Serving,
+            1 => Phase::Draining,
+            _ => Phase::Stopping,
+        }
+    }
+
+    pub(crate) fn advance(&self, phase: Phase) {
+        self.phase.fetch_max(phase as u8, Ordering::AcqRel);
+    }
+
+    /// Milliseconds on this frontend's own monotonic clock, as the router counts them.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.born.elapsed().as_millis() as u64
+    }
+
+    /// None: wait for ever.
+    pub(crate) fn silence_timeout(&self) -> Option<Duration> {
+        Some(Duration::from_millis(self.config.silence_timeout_ms)).filter(|timeout| !timeout.is_zero())
+    }
+
+    /// None: never.
+    pub(crate) fn keep_alive(&self) -> Option<Duration> {
+        Some(Duration::from_millis(self.config.keep_alive_ms)).filter(|interval| !interval.is_zero())
+    }
+
+    /// What the routers have booked, over all models.
+    pub(crate) fn booked(&self) -> Vec<(WorkerRank, BookedLoad)> {
+        self.catalog.all().iter().flat_map(|model| model.router.loads()).collect()
+    }
+}

@@ -1,0 +1,313 @@
+//! Keeps the catalog true: discovery and the event plane in, models and routers out.
+//!
+//! One task owns all changes, so there is no order of arrival that could leave the catalog wrong. Building a tokenizer
+//! happens elsewhere, so a slow or broken model delays no other (R25).
+
+use crate::catalog::{Catalog, Refused};
+use crate::metrics::Metrics;
+use crate::model::{Model, Text};
+use dynamo_router::{Applied, check_contract};
+use dynamo_runtime::CancellationToken;
+use dynamo_runtime::discovery::{self, Discovery};
+use dynamo_runtime::events::{self, EventPlane, Position, Subscription};
+use dynamo_types::{Error, InstanceId, KvEvent, KvEventBatch, ModelCard, ModelRecord, WorkerRank};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// Models without any worker that are kept, with their built tokenizers: one whose only worker restarts answers 503 and
+/// not 404 meanwhile, and is back at once.
+const IDLE_MODELS: usize = 16;
+/// Pause before a watch that ended is started again.
+const WATCH_AGAIN: Duration = Duration::from_secs(1);
+/// Workers without a record whose events were passed over. Beyond it a late record means a cold index, and nothing else.
+const UNCLAIMED_WORKERS: usize = 4096;
+/// Ranks per worker; records do not name more yet.
+const RANKS: u32 = 1;
+
+/// What the task needs.
+pub(crate) struct Watcher {
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) discovery: Arc<dyn Discovery>,
+    pub(crate) events: Arc<dyn EventPlane>,
+    pub(crate) router: dynamo_router::Config,
+    pub(crate) seed: u64,
+}
+
+impl Watcher {
+    /// Runs until it is dropped. `listed` is cancelled once the first full list is in.
+    pub(crate) async fn run(self, listed: CancellationToken) {
+        let mut view = View {
+            subscription: self.events.subscribe(),
+            context: self,
+            owners: FxHashMap::default(),
+            positions: FxHashMap::default(),
+            unclaimed: FxHashSet::default(),
+            idle: VecDeque::new(),
+            builds: JoinSet::new(),
+        };
+        let mut watch = view.context.discovery.watch().await;
+        loop {
+            tokio::select! {
+                biased;
+                change = watch.next() => match change {
+                    Some(change) => {
+                        view.change(change);
+                        listed.cancel();
+                    }
+                    None => {
+                        tracing::warn!("discovery ended its watch; the last known view stays");
+                        tokio::time::sleep(WATCH_AGAIN).await;
+                        watch = view.context.discovery.watch().await;
+                    }
+                },
+                Some(built) = view.builds.join_next() => {
+                    if let Ok((model, text)) = built {
+                        view.built(&model, text);
+                    }
+                },
+                event = view.subscription.next() => match event {
+                    Some(event) => view.event(event),
+                    None => {
+                        tokio::time::sleep(WATCH_AGAIN).await;
+                        view.resubscribe();
+                    }
+                },
+            }
+        }
+    }
+}
+
+type Built = (Arc<Model>, Result<Arc<Text>, Error>);
+
+struct View {
+    context: Watcher,
+    subscription: Subscription,
+    /// Which model each accepted worker serves.
+    owners: FxHashMap<InstanceId, Arc<Model>>,
+    /// How far each source has been applied.
+    positions: FxHashMap<WorkerRank, Position>,
+    /// Workers whose events came before their record.
+    unclaimed: FxHashSet<InstanceId>,
+    /// Models without workers, oldest first.
+    idle: VecDeque<Arc<str>>,
+    builds: JoinSet<Built>,
+}
+
+impl View {
+    fn change(&mut self, change: discovery::Event) {
+        match change {
+            discovery::Event::List(records) => {
+                let named: FxHashSet<InstanceId> = records.iter().map(|record| record.instance.id).collect();
+                let gone: Vec<InstanceId> =
+                    self.owners.keys().copied().filter(|id| !named.contains(id)).collect();
+                gone.into_iter().for_each(|id| self.delete(id));
+                for id in self.context.catalog.refused().into_keys().filter(|id| !named.contains(id)) {
+                    self.context.catalog.forgive(id);
+                }
+                // Draining ones last: a model is described by a worker that stays, if there is one.
+                let (staying, leaving): (Vec<_>, Vec<_>) =
+                    records.into_iter().partition(|record| !record.instance.draining);
+                staying.into_iter().chain(leaving).for_each(|record| self.put(record));
+            }
+            discovery::Event::Put(record) => self.put(record),
+            discovery::Event::Delete(id) => self.delete(id),
+        }
+        // Workers whose events were passed over get a snapshot now.
+        if self.owners.keys().any(|id| self.unclaimed.contains(id)) {
+            self.unclaimed.retain(|id| !self.owners.contains_key(id));
+            self.resubscribe();
+        }
+    }
+
+    fn put(&mut self, record: ModelRecord) {
+        let id = record.instance.id;
+        if self.owners.get(&id).is_some_and(|owner| owner.name() != &record.card.name) {
+            self.delete(id);
+        }
+        let model = match self.context.catalog.get(&record.card.name) {
+            Some(model) if model.name() == &record.card.name => {
+                match compare(&model.card, &record.card) {
+                    Ok(()) => model,
+                    // Nobody else serves the old description any more.
+                    Err(_) if model.workers().iter().all(|worker| worker.instance.id == id) => {
+                        self.delete(id);
+                        self.create(&record.card)
+                    }
+                    Err(error) => return self.refuse(&record, &error),
+                }
+            }
+            _ => self.create(&record.card),
+        };
+        let known = model.worker(id);
+        let draining = record.instance.draining;
+        model.put_worker(record.instance.clone());
+        if let Err(error) = model.router.upsert_worker(&record, RANKS) {
+            model.remove_worker(id);
+            self.keep_if_idle(&model);
+            return self.refuse(&record, &error);
+        }
+        model.router.set_draining(id, draining);
+        self.context.catalog.forgive(id);
+        self.idle.retain(|name| name != model.name());
+        if known.is_none() {
+            tracing::info!(worker = %id, model = %model.name(), "worker joined");
+        } else if draining && known.is_some_and(|known| !known.instance.draining) {
+            tracing::info!(worker = %id, model = %model.name(), "worker drains");
+        }
+        self.owners.insert(id, model);
+    }
+
+    fn delete(&mut self, id: InstanceId) {
+        self.context.catalog.forgive(id);
+        self.positions.retain(|source, _| source.worker != id);
+        self.unclaimed.remove(&id);
+        let Some(model) = self.owners.remove(&id) else { return };
+        model.remove_worker(id);
+        tracing::info!(worker = %id, model = %model.name(), "worker left");
+        self.keep_if_idle(&model);
+    }
+
+    /// A model without workers stays for a while.
+    fn keep_if_idle(&mut self, model: &Model) {
+        if model.has_workers() || self.idle.contains(model.name()) {
+            return;
+        }
+        self.idle.push_back(Arc::clone(model.name()));
+        if self.idle.len() > IDLE_MODELS
+            && let Some(oldest) = self.idle.pop_front()
+        {
+            self.context.catalog.remove(&oldest);
+        }
+    }
+
+    fn refuse(&mut self, record: &ModelRecord, error: &Error) {
+        let id = record.instance.id;
+        self.delete(id);
+        tracing::error!(worker = %id, model = %record.card.name, %error, "worker refused");
+        let refused = Refused { model: Arc::clone(&record.card.name), reason: error.message().to_owned() };
+        self.context.catalog.refuse(id, refused);
+    }
+
+    /// A model that was not known, with its text parts on their way.
+    fn create(&mut self, card: &Arc<ModelCard>) -> Arc<Model> {
+        let model = Arc::new(Model::new(Arc::clone(card), self.context.router.clone(), self.context.seed));
+        self.context.catalog.insert(Arc::clone(&model));
+        let twin = self.context.catalog.all().into_iter().find_map(|other| {
+            let text = other.built_text()?;
+            (other.card.tokenizer == card.tokenizer).then(|| Arc::clone(&text.tokenizer))
+        });
+        let building = Arc::clone(&model);
+        self.builds.spawn_blocking(move || {
+            let text = Text::build(&building.card, twin).map(Arc::new);
+            (building, text)
+        });
+        model
+    }
+
+    fn built(&self, model: &Arc<Model>, text: Result<Arc<Text>, Error>) {
+        let good = text.is_ok();
+        model.set_text(text);
+        if good {
+            tracing::info!(model = %model.name(), "model can be asked for");
+        }
+    }
+
+    fn event(&mut self, event: events::Event) {
+        match event {
+            events::Event::Load(source, load) => {
+                if let Some(model) = self.owners.get(&source.worker) {
+                    model.router.update_load(source, load);
+                    if let Some(worker) = model.worker(source.worker) {
+                        worker.seen(Instant::now());
+                    }
+                }
+            }
+            events::Event::Snapshot(batch) | events::Event::Kv(batch) => self.batch(&batch),
+        }
+    }
+
+    fn batch(&mut self, batch: &KvEventBatch) {
+        let Some(model) = self.owners.get(&batch.source.worker) else {
+            if self.unclaimed.len() < UNCLAIMED_WORKERS {
+                self.unclaimed.insert(batch.source.worker);
+            }
+            return;
+        };
+        let applied = model.router.apply_events(batch);
+        if let Some(gap) = applied.gap {
+            tracing::warn!(source = %batch.source, ?gap, "KV events are missing; asking for a snapshot");
+            self.positions.remove(&batch.source);
+            self.resubscribe();
+            return;
+        }
+        let position = Position { epoch: batch.epoch, sequence: batch.sequence };
+        self.positions.insert(batch.source, position);
+        if let Some(worker) = model.worker(batch.source.worker) {
+            worker.seen(Instant::now());
+        }
+        count(&self.context.metrics, batch, &applied);
+    }
+
+    /// Goes on from what has been applied; sources without a position send a snapshot.
+    fn resubscribe(&mut self) {
+        let positions: Vec<_> =
+            self.positions.iter().map(|(source, position)| (*source, *position)).collect();
+        self.subscription = self.context.events.subscribe_from(&positions);
+    }
+}
+
+/// Blocks by outcome; the event type of a batch is that of its first event of a kind.
+fn count(metrics: &Metrics, batch: &KvEventBatch, applied: &Applied) {
+    let mut kinds = [0u64; 3];
+    for event in &batch.events {
+        match event {
+            KvEvent::Stored { .. } => kinds[0] += 1,
+            KvEvent::Removed { .. } => kinds[1] += 1,
+            KvEvent::Cleared => kinds[2] += 1,
+        }
+    }
+    let add = |status: &str, kind: &str, number: u64| {
+        if number > 0 {
+            metrics.kv_events.with_label_values(&[status, kind]).inc_by(number);
+        }
+    };
+    if !applied.duplicate && !applied.unknown_source {
+        add("ok", "stored", kinds[0]);
+        add("ok", "removed", kinds[1]);
+        add("ok", "cleared", kinds[2]);
+    }
+    add("parent_block_not_found", "stored", u64::from(applied.parent_missing));
+    add("block_not_found", "removed", u64::from(applied.block_missing));
+    add("invalid_block", "stored", u64::from(applied.over_limit));
+}
+
+/// May a worker with card `new` serve next to those with card `known`? Whatever changes the answer must be equal.
+fn compare(known: &Arc<ModelCard>, new: &Arc<ModelCard>) -> Result<(), Error> {
+    if Arc::ptr_eq(known, new) {
+        return Ok(());
+    }
+    check_contract(known, new)?;
+    let differs = if known.tokenizer != new.tokenizer {
+        "tokenizer"
+    } else if known.chat_template != new.chat_template {
+        "chat_template"
+    } else if known.special != new.special {
+        "special"
+    } else if known.vocab_size != new.vocab_size {
+        "vocab_size"
+    } else if known.context_length != new.context_length {
+        "context_length"
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(format!(
+        "worker refused: its {differs} differs from that of the workers that serve the model `{}`",
+        known.name
+    ))
+    .with_param(differs))
+}
