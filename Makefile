@@ -1,0 +1,30 @@
+# make serve ARGS="--port 8011"    passes flags on to `dynamo serve`
+# make serve MODEL=/path/to/model  serves that file or directory instead of the default model
+SHELL := /bin/bash
+ARGS ?=
+MODEL ?=
+export MODEL
+
+.PHONY: serve test bench lint build model fmt
+.DEFAULT_GOAL := build
+
+serve:
+	@scripts/serve.sh $(ARGS)
+
+test:
+	@scripts/test.sh
+
+bench:
+	@scripts/bench.sh
+
+lint:
+	@scripts/lint.sh
+
+build:
+	@source scripts/lib.sh && require_toolchain && cargo build "$${SELECTION[@]}" --bins
+
+model:
+	@scripts/fetch-model.sh
+
+fmt:
+	@cargo fmt --all
