@@ -182,7 +182,7 @@ def test_the_second_signal_stops_at_once(start_server):
     server = start_server()
     reader, lines = long_stream(server)
     server.signal(signal.SIGINT)
-    assert eventually(lambda: "rain" in server.output or server.process.poll() is not None), server.output
+    assert eventually(lambda: "draining" in server.output or server.process.poll() is not None), server.output
     server.signal(signal.SIGINT)
     assert server.wait() == 70
     reader.join(STOP_LIMIT_S)

@@ -1,5 +1,4 @@
 //! Random histories of sequences that come, grow, share and go, held against a naive account of the same.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use dynamo_blocks::{BlockId, BlockManager, Completed};
 use dynamo_types::{KvEvent, hash};

@@ -137,6 +137,12 @@ impl Handle {
         self.shared.lock().draining = true;
     }
 
+    /// Tells the thread to end after the step in progress, and does not wait for it. Open requests end as disconnected.
+    pub fn stop(&self) {
+        self.shared.lock().stopping = true;
+        self.shared.wake.notify_one();
+    }
+
     /// Draining, and nothing is open any more.
     pub fn drained(&self) -> bool {
         let state = self.shared.lock();
@@ -146,8 +152,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.lock().stopping = true;
-        self.shared.wake.notify_one();
+        self.stop();
         if let Some(thread) = self.thread.take() {
             // A panic was reported where it happened.
             let _ = thread.join();

@@ -130,6 +130,9 @@ impl Model for Llama {
     fn forward(&mut self, segments: &[Segment<'_>], logits: &mut Vec<f32>) -> Result<(), Error> {
         logits.clear();
         self.check(segments)?;
+        if segments.is_empty() {
+            return Ok(());
+        }
         let mut step = Step {
             weights: &self.weights,
             kv: &mut self.kv,
@@ -313,7 +316,7 @@ impl Step<'_> {
         multiply(isa, team, &layer.up, &work.quantised, &mut work.up, width);
         let up = &work.up;
         team.chunks(&mut work.gate, width, |row, gate| {
-            swiglu(isa, gate, &up[row * width..(row + 1) * width])
+            swiglu(isa, gate, &up[row * width..(row + 1) * width]);
         });
         work.quantised.resize(work.rows.len(), width);
         let (blocks, gate) = (work.quantised.tile_blocks(), &work.gate);
@@ -383,3 +386,7 @@ fn add_rows(isa: Isa, team: &Team, residual: &mut [f32], update: &[f32]) {
         accumulate(isa, residual, &update[from..from + residual.len()]);
     });
 }
+
+#[cfg(test)]
+#[path = "llama_tests.rs"]
+mod tests;

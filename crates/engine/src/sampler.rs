@@ -18,7 +18,7 @@ use vector::{CHUNK, Weight};
 type Candidate = (f32, u32);
 
 /// How far below the best score candidates for top-p are looked for, in units of temperature: the first depth whose
-/// candidates hold enough probability is used, so that usually only a few are sorted.
+/// candidates hold enough probability is used, so that usually only a few are looked at.
 const NUCLEUS_DEPTHS: [f32; 4] = [3.0, 6.0, 12.0, f32::INFINITY];
 
 /// A chosen token, with its log-probability if that was asked for.
@@ -150,7 +150,8 @@ impl Sampler {
         self.candidates.sort_unstable_by(best_first);
     }
 
-    /// `candidates` become the smallest set of best tokens that holds `top_p` of all probability, best first.
+    /// `candidates` become the smallest set of best tokens that holds `top_p` of all probability, in order
+    /// of ids.
     fn select_nucleus(&mut self, scores: &[f32], maximum: f32, temperature: f32, top_p: f64) {
         let weight = Weight::new(maximum, temperature);
         let total: f64 = scores.chunks(CHUNK).map(|chunk| f64::from(weight.sum(chunk))).sum();
@@ -161,10 +162,10 @@ impl Sampler {
                 break;
             }
         }
-        self.candidates.sort_unstable_by(best_first);
-        self.weights.clear();
-        self.weights.extend(self.candidates.iter().map(|&(score, _)| weight.of(score)));
-        self.candidates.truncate(nucleus_len(&self.weights, total * top_p));
+        if let Some(last) = nucleus_end(&mut self.candidates, weight, total * top_p) {
+            self.collect_from(scores, last.0);
+            self.candidates.retain(|candidate| best_first(candidate, &last).is_le());
+        }
     }
 
     /// `candidates` become all tokens with at least this score, in order of ids. Masked tokens are none.
@@ -194,6 +195,25 @@ fn compare_scores(a: f32, b: f32) -> Ordering {
 
 fn best_first(a: &Candidate, b: &Candidate) -> Ordering {
     compare_scores(b.0, a.0).then(a.1.cmp(&b.1))
+}
+
+/// The last candidate of the smallest set of best ones whose weights reach this sum. Halves the field again and again instead
+/// of sorting it: O(n), which tells where the distribution is flat.
+fn nucleus_end(candidates: &mut [Candidate], weight: Weight, mut wanted: f64) -> Option<Candidate> {
+    let mut field = candidates;
+    while field.len() > 1 {
+        let middle = field.len() / 2;
+        field.select_nth_unstable_by(middle, best_first);
+        let (better, worse) = field.split_at_mut(middle);
+        let held: f64 = better.iter().map(|&(score, _)| f64::from(weight.of(score))).sum();
+        if held >= wanted {
+            field = better;
+        } else {
+            wanted -= held;
+            field = worse;
+        }
+    }
+    field.first().copied()
 }
 
 /// How many of the leading weights reach this sum; at least one.

@@ -26,6 +26,8 @@ pub struct Config {
     pub header_timeout_ms: u64,
     /// Longest pause between two pieces of a request body.
     pub body_timeout_ms: u64,
+    /// A connection whose client reads nothing of a waiting answer for this long is closed.
+    pub write_timeout_ms: u64,
     /// Open client connections; further ones wait in the kernel's accept queue.
     pub max_connections: usize,
     /// What happens to request fields nobody knows (R10).
@@ -56,6 +58,7 @@ impl Default for Config {
             header_count_limit: 128,
             header_timeout_ms: 75_000,
             body_timeout_ms: 30_000,
+            write_timeout_ms: 60_000,
             max_connections: 16_384,
             unknown_fields: UnknownFields::Warn,
             limits: Limits::default(),

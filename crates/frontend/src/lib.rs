@@ -23,6 +23,7 @@ mod routes;
 mod server;
 mod service;
 mod shared;
+mod stall;
 mod stream;
 mod watch;
 

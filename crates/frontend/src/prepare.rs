@@ -81,11 +81,11 @@ pub(crate) fn tokens(
     let batched = prompts.len() > 1;
     let mut all = Vec::with_capacity(prompts.len());
     for (index, prompt) in prompts.into_iter().enumerate() {
-        let field =
-            if batched { format!("{}[{index}]", plan.prompt_field) } else { plan.prompt_field.to_owned() };
-        all.push(one(model, text, plan, prompt, &mut spent).map_err(|error| match error.param() {
-            Some(_) => error,
-            None => error.with_param(field),
+        let tokens = one(model, text, plan, prompt, &mut spent);
+        all.push(tokens.map_err(|error| match (error.param(), batched) {
+            (Some(_), _) => error,
+            (None, true) => error.with_param(format!("{}[{index}]", plan.prompt_field)),
+            (None, false) => error.with_param(plan.prompt_field),
         })?);
     }
     Ok((all, spent))

@@ -198,8 +198,8 @@ fn decoded(text: &str) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    fn template(method: Method, path: &str) -> Option<(&'static str, &str)> {
-        match find(&method, path) {
+    fn template<'a>(method: &Method, path: &'a str) -> Option<(&'static str, &'a str)> {
+        match find(method, path) {
             Found::Route(route, inner) => Some((route.template, inner)),
             Found::OtherMethods(_) | Found::Nothing => None,
         }
@@ -207,15 +207,18 @@ mod tests {
 
     #[test]
     fn paths_are_recognised() {
-        assert_eq!(template(Method::GET, "/v1/models"), Some(("/v1/models", "")));
-        assert_eq!(template(Method::HEAD, "/health"), Some(("/health", "")));
-        assert_eq!(template(Method::GET, "/v1/models/org/m"), Some(("/v1/models/{id}", "org/m")));
-        assert_eq!(template(Method::GET, "/v1/models/org/m/ready"), Some(("/v1/models/{id}/ready", "org/m")));
-        assert_eq!(template(Method::GET, "/v1/models/ready"), Some(("/v1/models/{id}", "ready")));
+        assert_eq!(template(&Method::GET, "/v1/models"), Some(("/v1/models", "")));
+        assert_eq!(template(&Method::HEAD, "/health"), Some(("/health", "")));
+        assert_eq!(template(&Method::GET, "/v1/models/org/m"), Some(("/v1/models/{id}", "org/m")));
+        assert_eq!(
+            template(&Method::GET, "/v1/models/org/m/ready"),
+            Some(("/v1/models/{id}/ready", "org/m"))
+        );
+        assert_eq!(template(&Method::GET, "/v1/models/ready"), Some(("/v1/models/{id}", "ready")));
         for (method, path) in
             [(Method::GET, "/v1/models/"), (Method::GET, "/v1"), (Method::GET, "/v1/completions/")]
         {
-            assert_eq!(template(method, path), None, "{path}");
+            assert_eq!(template(&method, path), None, "{path}");
         }
     }
 

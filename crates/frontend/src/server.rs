@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::routes;
 use crate::shared::{Phase, Shared};
+use crate::stall::Stall;
 use crate::watch::Watcher;
 use dynamo_router::BookedLoad;
 use dynamo_runtime::discovery::Discovery;
@@ -254,6 +255,7 @@ fn settings(config: &Config) -> http1::Builder {
         .max_header_size(config.header_limit_bytes)
         .max_buf_size(config.header_limit_bytes.max(MIN_BUFFER_BYTES))
         // A client that closes its sending half has left: only so is a goodbye noticed while there is nothing to write.
+        // (One that has pipelined a further request is noticed at the next write.)
         .half_close(false);
     builder
 }
@@ -272,6 +274,7 @@ async fn serve(
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY was refused");
     }
+    let socket = Stall::new(socket, Duration::from_millis(shared.config.write_timeout_ms));
     let _open = Unit::of(&shared.metrics.connections);
     let context = Arc::clone(&shared);
     let service = service_fn(move |request| {

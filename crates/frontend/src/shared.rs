@@ -59,6 +59,7 @@ impl Shared {
             ("max_connections", config.max_connections as u64),
             ("header_timeout_ms", config.header_timeout_ms),
             ("body_timeout_ms", config.body_timeout_ms),
+            ("write_timeout_ms", config.write_timeout_ms),
         ];
         if let Some((key, _)) = positive.into_iter().find(|&(_, value)| value == 0) {
             return Err(Error::Config { key, reason: "must be above 0, found 0".into() });

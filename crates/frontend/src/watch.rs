@@ -110,11 +110,11 @@ impl View {
                     self.context.catalog.forgive(id);
                 }
                 // Draining ones last: a model is described by a worker that stays, if there is one.
-                let (staying, leaving): (Vec<_>, Vec<_>) =
-                    records.into_iter().partition(|record| !record.instance.draining);
+                let (leaving, staying): (Vec<_>, Vec<_>) =
+                    records.iter().partition(|record| record.instance.draining);
                 staying.into_iter().chain(leaving).for_each(|record| self.put(record));
             }
-            discovery::Event::Put(record) => self.put(record),
+            discovery::Event::Put(record) => self.put(&record),
             discovery::Event::Delete(id) => self.delete(id),
         }
         // Workers whose events were passed over get a snapshot now.
@@ -124,7 +124,7 @@ impl View {
         }
     }
 
-    fn put(&mut self, record: ModelRecord) {
+    fn put(&mut self, record: &ModelRecord) {
         let id = record.instance.id;
         if self.owners.get(&id).is_some_and(|owner| owner.name() != &record.card.name) {
             self.delete(id);
@@ -138,7 +138,7 @@ impl View {
                         self.delete(id);
                         self.create(&record.card)
                     }
-                    Err(error) => return self.refuse(&record, &error),
+                    Err(error) => return self.refuse(record, &error),
                 }
             }
             _ => self.create(&record.card),
@@ -146,10 +146,10 @@ impl View {
         let known = model.worker(id);
         let draining = record.instance.draining;
         model.put_worker(record.instance.clone());
-        if let Err(error) = model.router.upsert_worker(&record, RANKS) {
+        if let Err(error) = model.router.upsert_worker(record, RANKS) {
             model.remove_worker(id);
             self.keep_if_idle(&model);
-            return self.refuse(&record, &error);
+            return self.refuse(record, &error);
         }
         model.router.set_draining(id, draining);
         self.context.catalog.forgive(id);

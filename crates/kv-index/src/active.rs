@@ -100,6 +100,7 @@ impl ActiveBlocks {
     }
 
     /// It is done with them.
+    #[expect(clippy::needless_pass_by_value, reason = "a ticket is good for one release")]
     pub fn release(&mut self, slot: Slot, ticket: Ticket) {
         let Ticket(mut next) = ticket;
         while let Some(id) = next {

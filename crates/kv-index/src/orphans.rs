@@ -100,3 +100,38 @@ impl Orphans {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removed_links_go_with_the_last_block_that_needs_them() {
+        let mut orphans = Orphans::default();
+        let device = StorageTier::Device;
+        for hash in 10..13 {
+            orphans.add(hash - 1, StoredBlock { block_hash: hash, tokens_hash: hash }, device, 100);
+        }
+        assert!(orphans.remove(10, device) && orphans.remove(11, device));
+        assert!(!orphans.remove(11, device), "removed already, kept as a link only");
+        assert_eq!(orphans.blocks.len(), 3);
+        assert!(orphans.remove(12, device));
+        assert!(orphans.is_empty() && orphans.waiting.is_empty());
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten_beyond_the_limit() {
+        let mut orphans = Orphans::default();
+        for hash in 0..100 {
+            orphans.add(
+                1000 + hash,
+                StoredBlock { block_hash: hash, tokens_hash: 1 },
+                StorageTier::Device,
+                7,
+            );
+        }
+        assert_eq!((orphans.blocks.len(), orphans.waiting.len()), (7, 7));
+        assert!(orphans.order.len() <= 14);
+        assert!((93..100).all(|hash| orphans.blocks.contains_key(&hash)));
+    }
+}

@@ -86,8 +86,8 @@ impl Config {
                 return Err(Error::new(path, what, "a multiple of 32", value));
             }
         }
-        if !self.head_dim.is_multiple_of(16) || !(self.heads * self.head_dim).is_multiple_of(32) {
-            return Err(Error::new(path, "head dimension", "a multiple of 16", self.head_dim));
+        if !self.head_dim.is_multiple_of(32) {
+            return Err(Error::new(path, "head dimension", "a multiple of 32", self.head_dim));
         }
         if self.heads * self.head_dim > MAX_WIDTH {
             let found = format!("{} x {}", self.heads, self.head_dim);
@@ -99,11 +99,13 @@ impl Config {
         if !(self.rope_theta.is_finite() && self.rope_theta >= 1.0) {
             return Err(Error::new(path, "rope theta", "a number of at least 1", self.rope_theta));
         }
-        if let Some(factors) = &self.rope_factors {
-            if factors.len() != self.head_dim / 2 || factors.iter().any(|f| !(f.is_finite() && *f > 0.0)) {
-                let expected = format!("{} positive numbers", self.head_dim / 2);
-                return Err(Error::new(path, "rope factors", expected, format!("{} others", factors.len())));
-            }
+        let usable = |factors: &Vec<f32>| {
+            factors.len() == self.head_dim / 2
+                && factors.iter().all(|factor| factor.is_finite() && *factor > 0.0)
+        };
+        if let Some(factors) = self.rope_factors.as_ref().filter(|factors| !usable(factors)) {
+            let expected = format!("{} positive numbers", self.head_dim / 2);
+            return Err(Error::new(path, "rope factors", expected, format!("{} others", factors.len())));
         }
         Ok(())
     }

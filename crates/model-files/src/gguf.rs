@@ -137,10 +137,8 @@ impl File {
 
     /// Variants of the architecture whose arithmetic is another one.
     fn refuse_unsupported(&self, key: &dyn Fn(&str) -> String, head_dim: usize) -> Result<(), Error> {
-        if let Some(scaling) = self.text(&key("rope.scaling.type")) {
-            if scaling != "none" {
-                return Err(Error::new(&self.path, key("rope.scaling.type"), "none", quoted(scaling)));
-            }
+        if let Some(scaling) = self.text(&key("rope.scaling.type")).filter(|scaling| *scaling != "none") {
+            return Err(Error::new(&self.path, key("rope.scaling.type"), "none", quoted(scaling)));
         }
         let rotated = self.integer(&key("rope.dimension_count"))?.unwrap_or(head_dim);
         if rotated != head_dim {

@@ -248,7 +248,7 @@ fn starting_with(text: &str, id: u32) -> Json {
     let sequence = |name: &str, type_id: u32| json!({"Sequence": {"id": name, "type_id": type_id}});
     json!({
         "type": "TemplateProcessing",
-        "single": [bos.clone(), sequence("A", 0)],
+        "single": [bos, sequence("A", 0)],
         "pair": [bos, sequence("A", 0), second_bos, sequence("B", 1)],
         "special_tokens": {text: {"id": text, "ids": [id], "tokens": [text]}},
     })

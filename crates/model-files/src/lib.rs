@@ -12,6 +12,7 @@ mod gguf;
 mod gguf_tokenizer;
 mod huggingface;
 mod tensor;
+pub mod testing;
 
 pub use config::{Architecture, Config};
 pub use error::Error;

@@ -1,7 +1,5 @@
 //! Configuration as users write it.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use dynamo_router::{Config, Mode};
 
 #[test]

@@ -89,11 +89,14 @@ struct Open {
     computed: usize,
 }
 
+/// A token and the salt it was computed under.
+type Kept = (u32, Option<Arc<str>>);
+
 struct World {
     scheduler: Scheduler,
     open: BTreeMap<SequenceId, Open>,
     /// Token and salt at each place of each block.
-    store: BTreeMap<(BlockId, usize), (u32, Option<Arc<str>>)>,
+    store: BTreeMap<(BlockId, usize), Kept>,
     announced: BTreeSet<u64>,
 }
 

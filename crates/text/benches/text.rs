@@ -1,5 +1,7 @@
 //! What text costs: per token on the way out, per prompt on the way in. Needs the default model (`make model`).
 
+#![expect(clippy::expect_used, reason = "a bench without its model has nothing to measure")]
+
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use dynamo_text::{Decoder, DecoderOptions, Detokenizer, RenderInput, StopMatcher, Template, Tokenizer};
 use dynamo_types::{ChatTemplate, Delta, SpecialTokens, TokenizerSpec};

@@ -4,6 +4,8 @@
 //! one fused multiply-add; for nibbles a second one adds the minimum times the row's scaled sum. Blocks in order of
 //! columns. No result depends on how many rows are computed together.
 
+#![expect(clippy::needless_range_loop, reason = "a loop over registers reads best by their number")]
+
 use super::isa::per_isa;
 use super::lanes::{LANES, Lanes};
 use super::matrix::{ByteBlock, Line, Matrix, NibbleBlock, Packed};

@@ -65,10 +65,6 @@ impl Matrix {
         self.rows
     }
 
-    pub(crate) fn columns(&self) -> usize {
-        self.columns
-    }
-
     /// Blocks of one panel.
     pub(crate) fn panel_blocks(&self) -> usize {
         self.columns / BLOCK
@@ -92,7 +88,7 @@ impl Matrix {
         }
     }
 
-    /// The values of one row. `row` is below [`Matrix::rows`], `values` has [`Matrix::columns`] elements.
+    /// The values of one row. `row` is below [`Matrix::rows`], `values` has one element for each column.
     pub(crate) fn row(&self, row: usize, values: &mut [f32]) {
         let (first, lane) = (row / LANES * self.panel_blocks(), row % LANES);
         for (index, values) in values.chunks_exact_mut(BLOCK).enumerate() {

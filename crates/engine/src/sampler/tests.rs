@@ -53,10 +53,11 @@ fn naive(scores: &[f32], sampling: &Sampling) -> Option<Vec<(u32, f64)>> {
         }
         sorted.truncate(keep);
     }
-    if sorted.iter().any(|&(_, weight)| (weight - f64::from(sampling.min_p)).abs() < 1e-5) {
+    let min_p = f64::from(sampling.min_p);
+    if min_p > 0.0 && sorted.iter().any(|&(_, weight)| (weight - min_p).abs() < 1e-5) {
         return None;
     }
-    sorted.retain(|&(_, weight)| weight >= f64::from(sampling.min_p));
+    sorted.retain(|&(_, weight)| weight >= min_p);
     let total: f64 = sorted.iter().map(|&(_, weight)| weight).sum();
     sorted.iter_mut().for_each(|(_, weight)| *weight /= total);
     Some(sorted)
@@ -110,12 +111,11 @@ proptest! {
         let Some(expected) = naive(&scores, &sampling) else { return Ok(()) };
         let mut sampler = Sampler::default();
         let maximum = vector::chunk_maxima(&scores, &mut sampler.maxima).unwrap();
-        let filtered = sampling.top_k > 0 || sampling.top_p < 1.0;
         for random in [0.0, 0.25, 0.999_999, 1.0 - f64::EPSILON / 2.0] {
             let token = sampler.draw(&scores, maximum, &state(sampling.clone()), random).unwrap();
-            // With top-k or top-p tokens are drawn best first, else in order of ids.
+            // With top-k tokens are drawn best first, else in order of ids.
             let mut order = expected.clone();
-            if !filtered {
+            if sampling.top_k == 0 {
                 order.sort_by_key(|&(id, _)| id);
             }
             let mut sum = 0.0;

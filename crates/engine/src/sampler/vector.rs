@@ -94,14 +94,8 @@ fn exp2(x: f32) -> f32 {
     /// Adding it rounds to an integer, which is then in the low bits.
     const ROUND: f32 = 12_582_912.0;
     const LOWEST: f32 = -126.0;
-    const LN_2_POWERS: [f32; 6] = [
-        std::f32::consts::LN_2,
-        0.240_226_507,
-        0.055_504_109,
-        0.009_618_129_1,
-        0.001_333_355_8,
-        0.000_154_035_3,
-    ];
+    const LN_2_POWERS: [f32; 6] =
+        [std::f32::consts::LN_2, 0.240_226_5, 0.055_504_11, 0.009_618_129, 0.001_333_355_8, 0.000_154_035_3];
     let clamped = if x > LOWEST { x } else { LOWEST };
     let rounded = clamped + ROUND;
     let rest = clamped - (rounded - ROUND);

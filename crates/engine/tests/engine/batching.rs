@@ -176,7 +176,7 @@ fn a_moved_stream_continues_alike() {
     whole.sampling =
         Sampling { seed: 42, repetition_penalty: 1.2, presence_penalty: 0.3, ..Default::default() };
     let answer = alone(&whole, 512, &[]).tokens;
-    let mut rest = whole.clone();
+    let mut rest = whole;
     rest.tokens = [5, 6, 7].iter().chain(&answer[..5]).copied().collect();
     rest.resumed = 5;
     rest.stopping.max_tokens = 7;

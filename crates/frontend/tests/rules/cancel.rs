@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::harness::{Behaviour, Ending, Harness, ROUTES, all_pieces, ask, card, config, eventually};
+use dynamo_frontend::Config;
 use dynamo_types::FinishReason::Stop;
 use dynamo_types::{Error, draw};
 use serde_json::json;
@@ -145,4 +146,24 @@ async fn a_slow_reader_gets_fewer_and_larger_pieces() {
     let chunks = reply.chunks().len();
     assert!(chunks < PIECES / 4 * 3, "{chunks} chunks");
     harness.balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r22_a_client_that_stops_reading_is_given_up() {
+    let settings = Config { write_timeout_ms: 50, ..config() };
+    let harness = Harness::with(settings, dynamo_router::Config::default()).await;
+    let piece = vec![b'x'; 1 << 20];
+    // More than the kernel buffers on both sides.
+    let pieces = vec![piece.as_slice(); 32];
+    let worker = harness.script(&pieces, Ending::Finish(Stop)).await;
+    let mut clients = Vec::new();
+    for (route, stream) in ROUTES {
+        let mut client = Client::connect_narrow(harness.address).await;
+        client.send("POST", route, &[], ask(route, stream, "x", json!({})).to_string().as_bytes()).await;
+        clients.push(client);
+    }
+    eventually("all were sent", || worker.requests().len() == ROUTES.len()).await;
+    eventually("all are closed", || harness.frontend.ledger().connections == 0).await;
+    harness.balanced().await;
+    drop(clients);
 }

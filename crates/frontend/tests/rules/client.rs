@@ -99,11 +99,9 @@ impl Client {
 
     /// More bytes; false at the end.
     async fn fill(&mut self) -> bool {
-        let mut piece = [0u8; 16 * 1024];
-        let read = tokio::time::timeout(PATIENCE, self.stream.read(&mut piece)).await.expect("no answer");
-        let count = read.unwrap_or(0);
-        self.buffer.extend_from_slice(&piece[..count]);
-        count > 0
+        self.buffer.reserve(16 * 1024);
+        let read = self.stream.read_buf(&mut self.buffer);
+        tokio::time::timeout(PATIENCE, read).await.expect("no answer").unwrap_or(0) > 0
     }
 
     /// Reads until `text` has arrived.

@@ -173,17 +173,16 @@ async fn r35_workers_that_differ_are_refused_and_the_reason_is_shown() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r29_a_drain_finishes_what_runs_and_refuses_the_rest() {
     let harness = Harness::new().await;
-    let (open, gate) = tokio::sync::watch::channel(false);
     let worker = harness.worker(1, card("m", &[b"ok"]), all_pieces(1, Ending::Hang)).await;
     let mut running = Client::connect(harness.address).await;
-    let fields = json!({"stop_token_ids": [65]});
-    running.send("POST", ROUTES[3].0, &[], ask(ROUTES[3].0, true, "x", fields).to_string().as_bytes()).await;
+    running
+        .send("POST", ROUTES[3].0, &[], ask(ROUTES[3].0, true, "x", json!({})).to_string().as_bytes())
+        .await;
     running.read_until("ok").await;
     let mut kept = Client::connect(harness.address).await;
     assert_eq!(kept.ask("GET", "/live", &[], b"").await.status, 200);
     let (address, frontend) = (harness.address, harness.frontend);
     frontend.begin_drain();
-    drop((open, gate));
     let body = ask(ROUTES[2].0, false, "x", json!({})).to_string();
     let refused = kept.ask("POST", ROUTES[2].0, &[], body.as_bytes()).await;
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("5")));

@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Waker};
 pub struct Options {
     /// Batches kept per source for subscribers that lag: at one batch per engine step, ten seconds and more.
     pub ring_batches: usize,
-    /// Blocks remembered per source for snapshots. About 40 bytes each; above the block count of any engine.
+    /// Blocks remembered per source for snapshots. About 60 bytes each; above the block count of any engine.
     pub snapshot_blocks: usize,
 }
 

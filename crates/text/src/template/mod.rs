@@ -184,6 +184,7 @@ fn raise_exception(message: &JinjaValue) -> Result<JinjaValue, minijinja::Error>
     Err(minijinja::Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Refused(message)))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
 fn tojson(value: &JinjaValue, kwargs: Kwargs) -> Result<JinjaValue, minijinja::Error> {
     let style = python::JsonStyle::from_kwargs(&kwargs)?;
     kwargs.assert_all_used()?;

@@ -144,7 +144,7 @@ fn write_json(out: &mut String, value: &Value, style: &JsonStyle, depth: usize) 
             write_group(out, style, depth, ('{', '}'), &keys, |out, key| {
                 match key.kind() {
                     ValueKind::String => {
-                        write_string(out, key.as_str().unwrap_or_default(), style.ensure_ascii)
+                        write_string(out, key.as_str().unwrap_or_default(), style.ensure_ascii);
                     }
                     _ => {
                         out.push('"');
@@ -204,7 +204,7 @@ fn write_string(out: &mut String, text: &str, ensure_ascii: bool) {
             '\u{8}' => out.push_str("\\b"),
             '\u{c}' => out.push_str("\\f"),
             control if control < ' ' => escape(out, control),
-            wide if ensure_ascii && wide >= '\u{7f}' && wide != '\u{7f}' => escape(out, wide),
+            wide if ensure_ascii && !wide.is_ascii() => escape(out, wide),
             plain => out.push(plain),
         }
     }

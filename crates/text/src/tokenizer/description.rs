@@ -67,7 +67,7 @@ impl Borrow<str> for Text<'_> {
     }
 }
 
-impl<'de> Deserialize<'de> for Text<'de> {
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct TextVisitor;
         impl<'de> Visitor<'de> for TextVisitor {
@@ -96,7 +96,7 @@ pub(super) enum Merge<'a> {
     Joined(Text<'a>),
 }
 
-impl<'de> Deserialize<'de> for Merge<'de> {
+impl<'de: 'a, 'a> Deserialize<'de> for Merge<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct MergeVisitor;
         impl<'de> Visitor<'de> for MergeVisitor {

@@ -32,15 +32,15 @@ impl Encoder {
             Some("NFC") => true,
             _ => return None,
         };
-        let plain = |token: &AddedToken| {
-            !token.single_word
-                && !token.lstrip
-                && !token.rstrip
-                && !token.content.is_empty()
-                && !(composes && token.normalized && !token.content.is_ascii())
+        let special_rules = |token: &AddedToken| {
+            token.single_word
+                || token.lstrip
+                || token.rstrip
+                || token.content.is_empty()
+                || (composes && token.normalized && !token.content.is_ascii())
         };
         let added = &description.added_tokens;
-        if !description.model.is_plain() || !added.iter().all(plain) {
+        if !description.model.is_plain() || added.iter().any(special_rules) {
             return None;
         }
         let (before, behind) = description.affixes()?;

@@ -58,7 +58,7 @@ impl Tokenizer {
 
     fn byte_level(json: &Arc<str>) -> Option<Self> {
         let description: Description<'_> = serde_json::from_str(json).ok()?;
-        let vocabulary = description.model.vocab.iter().map(|(token, id)| (token.as_str(), *id));
+        let vocabulary = description.model.vocab.iter().map(|(token, id)| (token.0.as_ref(), *id));
         let added =
             description.added_tokens.iter().map(|token| (token.id, token.content.as_str(), token.special));
         let table = ByteTable::from_vocabulary(vocabulary, added, &description.decoder).ok()?;

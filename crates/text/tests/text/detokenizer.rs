@@ -111,7 +111,7 @@ proptest! {
         tokens in prop::collection::vec(0u32..905, 0..40), skip in any::<bool>(),
     ) {
         let expected = BYTE_LEVEL_THEIRS.decode(&tokens, skip).unwrap();
-        prop_assert_eq!(chunks(&BYTE_LEVEL_OURS, &tokens, skip).concat(), expected.clone());
+        prop_assert_eq!(chunks(&BYTE_LEVEL_OURS, &tokens, skip).concat(), expected.as_str());
         prop_assert_eq!(BYTE_LEVEL_OURS.decode(&tokens, skip), expected);
     }
 
@@ -125,7 +125,7 @@ proptest! {
     fn r01_byte_fallback_equals_the_tokenizers_crate_on_text(text in "[a-z ,.!세계😀é]{0,20}") {
         let tokens = FALLBACK_OURS.encode(&text, false).unwrap();
         let expected = FALLBACK_THEIRS.decode(&tokens, true).unwrap();
-        prop_assert_eq!(chunks(&FALLBACK_OURS, &tokens, true).concat(), expected.clone());
+        prop_assert_eq!(chunks(&FALLBACK_OURS, &tokens, true).concat(), expected.as_str());
         prop_assert_eq!(FALLBACK_OURS.decode(&tokens, true), expected);
     }
 }

@@ -1,0 +1,111 @@
+//! A socket that gives up on a peer which has stopped reading.
+//!
+//! Such a peer costs the engine nothing, but its connection, its request and the load booked for it would stay for as
+//! long as it pleases.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// Fails with [`io::ErrorKind::TimedOut`] once a write has made no progress at all for `timeout`.
+pub(crate) struct Stall<S> {
+    inner: S,
+    timeout: Duration,
+    /// Made at the first stall and used again; nothing is armed while writes succeed.
+    timer: Option<Pin<Box<Sleep>>>,
+    stalled: bool,
+}
+
+impl<S> Stall<S> {
+    pub(crate) fn new(inner: S, timeout: Duration) -> Self {
+        Self { inner, timeout, timer: None, stalled: false }
+    }
+
+    fn check<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = false;
+            return written;
+        }
+        let timeout = self.timeout;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(timeout)));
+        if !self.stalled {
+            self.stalled = true;
+            timer.as_mut().reset(Instant::now() + timeout);
+        }
+        match timer.as_mut().poll(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(()) => {
+                let text = format!("the client has read nothing for {} ms", timeout.as_millis());
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, text)))
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Stall<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Stall<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write(cx, bytes);
+        self.check(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write_vectored(cx, slices);
+        self.check(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.inner).poll_flush(cx);
+        self.check(cx, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_reader_that_stands_still_is_given_up() {
+        let (ours, mut theirs) = duplex(10);
+        let mut socket = Stall::new(ours, Duration::from_millis(100));
+        let slow = async {
+            let mut byte = [0u8; 1];
+            for _ in 0..50 {
+                tokio::time::sleep(Duration::from_millis(90)).await;
+                theirs.read_exact(&mut byte).await.unwrap();
+            }
+            theirs
+        };
+        let (written, theirs) = tokio::join!(socket.write_all(&[7; 60]), slow);
+        written.unwrap();
+        let start = Instant::now();
+        let error = socket.write_all(&[7; 60]).await.unwrap_err();
+        assert_eq!((error.kind(), start.elapsed().as_millis()), (io::ErrorKind::TimedOut, 100));
+        drop(theirs);
+    }
+}
