@@ -105,8 +105,8 @@ def main():
     blocks = -(-(PREFIX_WORDS + QUESTION_WORDS + 40) // BLOCK_SIZE)
     settings = [
         # name, groups, rounds, KV blocks per worker
-        ("fits", 16, 3, 16 * blocks * 2),
-        ("crowded", 15, 6, 10 * blocks),
+        ("fits", 12, 3, 12 * blocks * 2),
+        ("crowded", 11, 6, 7 * blocks),
     ]
     if not options.json:
         print(f"{'setting':<10}{'at once':>8}  {'mode':<12}{'median ms':>10}{'mean ms':>10}{'cached':>8}{'ratio':>8}")

@@ -67,7 +67,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<String>,
 
-    /// Any configuration key, e.g. --set frontend.body_limit_mb=64 (repeatable)
+    /// Any configuration key, e.g. --set frontend.body_limit_bytes=67108864 (repeatable)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
 

@@ -436,9 +436,9 @@ mod tests {
 
     #[test]
     fn an_error_frame_is_shown_in_the_servers_words() {
-        let fault = Answer::default()
-            .take(r#"{"error":{"message":"worker lost","type":"x","param":null,"code":null}}"#);
-        assert_eq!(fault.unwrap_err(), "worker lost");
+        let mut answer = Answer::default();
+        let frame = r#"{"error":{"message":"worker lost","type":"x","param":null,"code":null}}"#;
+        assert_eq!(answer.take(frame).unwrap_err(), "worker lost");
         assert!(Answer::default().take("not json").is_err());
     }
 }

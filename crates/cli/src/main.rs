@@ -3,6 +3,8 @@
 
 mod args;
 mod chat;
+#[cfg(test)]
+mod reference;
 mod serve;
 mod settings;
 

@@ -76,15 +76,15 @@ fn say(text: &str) -> Result<(), String> {
 }
 
 /// The in-process planes that everything plugs into.
-struct Planes {
+pub(crate) struct Planes {
     plane: InProcess,
     discovery: Arc<dyn Discovery>,
     events: Arc<dyn EventPlane>,
-    registry: Registry,
+    pub(crate) registry: Registry,
 }
 
 impl Planes {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             plane: InProcess::new(plane::Options::default()),
             discovery: Arc::new(Memory::new(discovery::Options::default())),
@@ -93,18 +93,18 @@ impl Planes {
         }
     }
 
-    async fn frontend(&self, settings: &Settings) -> Result<Frontend, String> {
+    pub(crate) async fn frontend(&self, settings: &Settings) -> Result<Frontend, String> {
         let services = dynamo_frontend::Services {
             plane: Arc::new(self.plane.clone()) as Arc<dyn RequestPlane>,
             discovery: Arc::clone(&self.discovery),
             events: Arc::clone(&self.events),
             router: settings.router.clone(),
-            registry: self.registry.clone().into(),
+            registry: self.registry.clone(),
         };
         Frontend::start(settings.frontend.clone(), services).await.map_err(|error| error.to_string())
     }
 
-    fn worker(&self) -> Result<Services, String> {
+    pub(crate) fn worker(&self) -> Result<Services, String> {
         Ok(Services {
             plane: self.plane.clone(),
             discovery: Arc::clone(&self.discovery),

@@ -145,8 +145,15 @@ fn frontend_keys() -> impl Iterator<Item = Key> {
         Key::new("frontend.header_count_limit", "Number of headers; 431 above it"),
         Key::new("frontend.header_timeout_ms", "Longest wait for a complete request head"),
         Key::new("frontend.body_timeout_ms", "Longest pause inside a request body"),
+        Key::new(
+            "frontend.write_timeout_ms",
+            "A client that reads nothing of its answer for this long is dropped",
+        ),
         Key::new("frontend.max_connections", "Open client connections"),
         Key::new("frontend.unknown_fields", "Request fields nobody knows: `ignore`, `warn` or `reject`"),
+        Key::new("frontend.limits.stop", "Most stop strings of one request"),
+        Key::new("frontend.limits.n", "Most choices of one request"),
+        Key::new("frontend.limits.prompts", "Most prompts of one completions request"),
         Key::new("frontend.overload_status", "HTTP status when everything is full")
             .env("DYN_HTTP_OVERLOAD_STATUS_CODE"),
         Key::new("frontend.keep_alive_ms", "Quiet time after which a stream gets a comment; 0 never")

@@ -79,7 +79,7 @@ async fn serve() -> Served {
         discovery: discovery.clone(),
         events: Arc::new(Local::new(dynamo_runtime::events::Options::default())),
         router: dynamo_router::Config::default(),
-        registry: prometheus::Registry::new(),
+        registry: dynamo_runtime::metrics::Registry::new(),
     };
     let frontend = Frontend::start(Config { port: 0, ..Config::default() }, services).await.unwrap();
     while frontend.models().is_empty() {

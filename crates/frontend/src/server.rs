@@ -42,7 +42,7 @@ pub struct Services {
     pub events: Arc<dyn EventPlane>,
     pub router: dynamo_router::Config,
     /// `/metrics` shows everything in it, other parts of the process included.
-    pub registry: prometheus::Registry,
+    pub registry: dynamo_runtime::metrics::Registry,
 }
 
 /// Everything that must be back where it began when nothing runs.
@@ -92,9 +92,8 @@ impl Frontend {
     /// is taken.
     pub async fn start(config: Config, services: Services) -> Result<Self, Error> {
         services.router.validate().map_err(|reason| Error::Config { key: "router", reason })?;
-        let metrics = Arc::new(
-            Metrics::new(services.registry.into()).map_err(|error| Error::Metrics(error.to_string()))?,
-        );
+        let metrics =
+            Arc::new(Metrics::new(services.registry).map_err(|error| Error::Metrics(error.to_string()))?);
         let catalog = Arc::new(Catalog::default());
         let listed = CancellationToken::new();
         let shared = Arc::new(Shared::new(

@@ -1,4 +1,4 @@
-//! Workers: an engine, made reachable.
+//! Workers: an engine, made reachable on the request plane and known in discovery.
 //!
 //! [`Engine`] is what an engine has to be; the adapters are [`embedded`] (real tokens), [`mock`] (real scheduling, made-up
 //! tokens and times) and [`scripted`] (exactly what a script says). [`Worker`] serves one on the request plane, publishes

@@ -112,7 +112,7 @@ impl Harness {
             discovery: discovery.clone(),
             events: events.clone(),
             router,
-            registry: prometheus::Registry::new(),
+            registry: dynamo_runtime::metrics::Registry::new(),
         };
         let frontend = Frontend::start(config, services).await.unwrap();
         Self { address: frontend.local_addr(), frontend, plane, discovery, events }

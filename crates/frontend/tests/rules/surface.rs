@@ -86,7 +86,7 @@ async fn a_taken_port_is_one_clear_line() {
         discovery: harness.discovery.clone(),
         events: harness.events.clone(),
         router: dynamo_router::Config::default(),
-        registry: prometheus::Registry::new(),
+        registry: dynamo_runtime::metrics::Registry::new(),
     };
     let port = harness.address.port();
     let error = Frontend::start(Config { port, ..config() }, services).await.err().unwrap().to_string();

@@ -8,8 +8,10 @@ pub use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
 };
 
+use crate::sync::lock;
 use prometheus::core::Collector;
 use prometheus::{HistogramOpts, Opts, TextEncoder};
+use std::sync::{Arc, Mutex};
 
 /// A family was declared twice, or badly.
 #[derive(Debug)]
@@ -32,20 +34,22 @@ impl From<prometheus::Error> for Error {
 /// `Content-Type` of [`Registry::text`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The families of one process. Clones are the same registry.
-#[derive(Clone, Default)]
-pub struct Registry(prometheus::Registry);
-
-impl From<prometheus::Registry> for Registry {
-    fn from(registry: prometheus::Registry) -> Self {
-        Self(registry)
-    }
+/// What is said about one family, for the generated reference.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Family {
+    pub name: String,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: &'static str,
+    pub labels: Vec<String>,
+    pub help: String,
 }
 
-impl From<Registry> for prometheus::Registry {
-    fn from(registry: Registry) -> Self {
-        registry.0
-    }
+/// The families of one process. Clones are the same registry.
+#[derive(Clone, Default)]
+pub struct Registry {
+    series: prometheus::Registry,
+    /// Prometheus tells of a family only once it has a series. One entry per declared family.
+    families: Arc<Mutex<Vec<Family>>>,
 }
 
 impl Registry {
@@ -53,18 +57,36 @@ impl Registry {
         Self::default()
     }
 
-    /// Registers any family.
+    /// Registers any family of gauges.
     pub fn keep<C: Collector + Clone + 'static>(&self, family: C) -> Result<C, Error> {
-        self.0.register(Box::new(family.clone()))?;
+        self.declare(family, "gauge")
+    }
+
+    fn declare<C: Collector + Clone + 'static>(&self, family: C, kind: &'static str) -> Result<C, Error> {
+        self.series.register(Box::new(family.clone()))?;
+        let declared = family.desc().into_iter().map(|desc| Family {
+            name: desc.fq_name.clone(),
+            kind,
+            labels: desc.variable_labels.clone(),
+            help: desc.help.clone(),
+        });
+        lock(&self.families).extend(declared);
         Ok(family)
     }
 
+    /// All families declared so far, by name.
+    pub fn families(&self) -> Vec<Family> {
+        let mut families = lock(&self.families).clone();
+        families.sort();
+        families
+    }
+
     pub fn counter(&self, name: &str, help: &str) -> Result<IntCounter, Error> {
-        self.keep(IntCounter::new(name, help)?)
+        self.declare(IntCounter::new(name, help)?, "counter")
     }
 
     pub fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, Error> {
-        self.keep(IntCounterVec::new(Opts::new(name, help), labels)?)
+        self.declare(IntCounterVec::new(Opts::new(name, help), labels)?, "counter")
     }
 
     pub fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, Error> {
@@ -81,7 +103,8 @@ impl Registry {
     }
 
     pub fn histogram(&self, name: &str, help: &str, buckets: Buckets) -> Result<Histogram, Error> {
-        self.keep(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.edges()))?)
+        let options = HistogramOpts::new(name, help).buckets(buckets.edges());
+        self.declare(Histogram::with_opts(options)?, "histogram")
     }
 
     pub fn histograms(
@@ -91,17 +114,18 @@ impl Registry {
         labels: &[&str],
         buckets: Buckets,
     ) -> Result<HistogramVec, Error> {
-        self.keep(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.edges()), labels)?)
+        let options = HistogramOpts::new(name, help).buckets(buckets.edges());
+        self.declare(HistogramVec::new(options, labels)?, "histogram")
     }
 
     /// All families in the text format that scrapers read.
     pub fn text(&self) -> Result<String, Error> {
-        Ok(TextEncoder::new().encode_to_string(&self.0.gather())?)
+        Ok(TextEncoder::new().encode_to_string(&self.series.gather())?)
     }
 
     /// Series there are now, for ledgers.
     pub fn series_count(&self) -> usize {
-        self.0.gather().iter().map(|family| family.get_metric().len()).sum()
+        self.series.gather().iter().map(|family| family.get_metric().len()).sum()
     }
 }
 

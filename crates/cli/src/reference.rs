@@ -1,0 +1,57 @@
+//! The generated pages under `docs/` are compared with the code; `DYNAMO_WRITE_DOCS=1` has them written instead.
+
+use crate::serve::Planes;
+use crate::settings::{self, Settings};
+use dynamo_runtime::config;
+use std::fmt::Write;
+use std::path::Path;
+
+fn compare(page: &str, expected: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
+    if std::env::var_os("DYNAMO_WRITE_DOCS").is_some() {
+        std::fs::write(&path, expected).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == expected,
+        "docs/{page} is out of date: DYNAMO_WRITE_DOCS=1 cargo test --release -p dynamo-cli"
+    );
+}
+
+#[test]
+fn the_configuration_page_is_the_codes_own() {
+    let table = config::reference::<Settings>(&settings::schema()).unwrap();
+    let unexplained: Vec<&str> = table.lines().filter(|line| line.ends_with("|  |")).collect();
+    assert!(unexplained.is_empty(), "keys without a meaning: {unexplained:?}");
+    compare(
+        "configuration.md",
+        &format!(
+            "# Configuration of `dynamo serve`\n\n\
+             Layers, later ones win: defaults, the TOML file given with `--config`, the environment, flags. Any key can be given as\n\
+             `--set KEY=VALUE`. `dynamo serve --print-config` shows the effective values and where each came from. `DYN_LOG` filters logs.\n\n\
+             {table}"
+        ),
+    );
+}
+
+#[tokio::test]
+async fn the_metrics_page_is_the_codes_own() {
+    let planes = Planes::new();
+    let mut settings = Settings::default();
+    settings.frontend.port = 0;
+    let _frontend = planes.frontend(&settings).await.unwrap();
+    let _worker = planes.worker().unwrap();
+    let mut table = String::from("| Family | Kind | Labels | Meaning |\n|---|---|---|---|\n");
+    for family in planes.registry.families() {
+        let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
+        writeln!(table, "| `{}` | {} | {} | {} |", family.name, family.kind, labels.join(", "), family.help)
+            .unwrap();
+    }
+    compare(
+        "metrics.md",
+        &format!(
+            "# Metrics\n\n\
+             `GET /metrics` shows them in Prometheus' text format. A family with labels appears with its first series.\n\n{table}"
+        ),
+    );
+}
