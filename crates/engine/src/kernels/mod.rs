@@ -13,8 +13,8 @@
 //! else is in the batch.
 //!
 //! **No AMX yet.** The VNNI kernel runs near the peak of its ports. A first tile kernel (8 rows x 16 outputs x 32 columns
-//! for each product) had the same bits at half the speed: scales change every 32 columns, so each half-filled tile
-//! product waits for its tile store. It would take 2 x 2 tiles of sixteen rows in flight.
+//! for each product) ran at half the speed: scales change every 32 columns, so each half-filled tile product waits for
+//! its tile store. It would take 2 x 2 tiles of sixteen rows in flight.
 
 pub(crate) mod attention;
 mod gemm;
