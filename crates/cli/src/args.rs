@@ -13,7 +13,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// The whole system in one process: frontend, router and workers around one model
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Talk to a running server from the terminal
     Chat(crate::chat::ChatArgs),
 }

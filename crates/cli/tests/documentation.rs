@@ -1,7 +1,5 @@
 //! Pages that repeat what the code says are compared with it.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
 use std::fs;
 use std::path::Path;
 
