@@ -28,6 +28,9 @@ const MESSAGE_LIMIT_BYTES: u64 = 1 << 20;
 /// Messages kept of a conversation; the oldest turn goes first. Far more than a context holds in practice.
 const HISTORY_LIMIT: usize = 400;
 
+/// Where `dynamo serve` listens unless told otherwise.
+pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:8000";
+
 /// Talk to a running server from the terminal
 #[derive(Debug, Args)]
 pub(crate) struct ChatArgs {
@@ -35,7 +38,7 @@ pub(crate) struct ChatArgs {
     message: Vec<String>,
 
     /// The server
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8000")]
+    #[arg(long, value_name = "URL", default_value = DEFAULT_URL)]
     url: String,
 
     /// Model to talk to [default: the first one the server lists]

@@ -338,11 +338,13 @@ fn announce(
         "model": model, "prompt": "The capital of France is", "max_tokens": 8, "temperature": 0,
     });
     let plural = if workers.len() == 1 { "" } else { "s" };
+    // The chat's own default needs no flag.
+    let elsewhere = if url == crate::chat::DEFAULT_URL { String::new() } else { format!(" --url {url}") };
     say(&format!(
         "listening on {url}\n\
          serving {model} on {} worker{plural}, {mode} routing, ready in {ready_ms} ms; try\n\n  \
          curl {url}/v1/completions -H 'content-type: application/json' -d '{body}'\n\n\
-         or `dynamo chat`. Ctrl-C drains and stops.\n",
+         or `dynamo chat{elsewhere}`. Ctrl-C drains and stops.\n",
         workers.len(),
     ))
 }

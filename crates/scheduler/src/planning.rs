@@ -75,6 +75,7 @@ impl Scheduler {
     /// Plans as many tokens of a running sequence as budget and blocks allow. If there is no block for even one, the tail of
     /// the running list loses its blocks; the tail itself waits where it is.
     fn place(&mut self, rank: Rank, plan: &mut Plan, budget: &mut Budget) {
+        self.adopt(rank.id);
         loop {
             let Some(sequence) = self.sequences.get(rank.id) else { return };
             let wanted = budget.grant(sequence);

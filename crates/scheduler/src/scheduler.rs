@@ -186,6 +186,17 @@ impl Scheduler {
         self.options.block_size as usize
     }
 
+    /// Prefill only: a decode row's next block is its own.
+    pub(crate) fn adopt(&mut self, id: SequenceId) {
+        let block_size = self.block_size();
+        let Some(sequence) = self.sequences.get_mut(id) else { return };
+        if sequence.remaining() > 1 {
+            self.prompt_remaining -= sequence.prompt_remaining();
+            sequence.adopt(&mut self.manager, block_size, &mut self.found);
+            self.prompt_remaining += sequence.prompt_remaining();
+        }
+    }
+
     /// Takes all blocks from a running sequence and sends it back to wait.
     pub(crate) fn requeue(&mut self, rank: Rank) {
         let Some(sequence) = self.sequences.get_mut(rank.id) else { return };

@@ -27,7 +27,7 @@ pub(crate) struct Sequence {
     pub(crate) blocks: Vec<BlockId>,
     /// The last token ended the answer.
     pub(crate) ended: bool,
-    /// Prompt tokens that needed no prefill when the sequence first started.
+    /// Prompt tokens that needed no prefill before the first token was sampled.
     pub(crate) cached_tokens: Option<u32>,
     /// Local hashes of the complete blocks of `tokens`; empty if blocks are not shared.
     local_hashes: Vec<u64>,
@@ -95,6 +95,35 @@ impl Sequence {
         self.computed = found.len() * block_size;
         let cached = self.computed.min(self.request.prompt_len()) as u32;
         self.cached_tokens.get_or_insert(cached);
+    }
+
+    /// Takes blocks that others have computed since this sequence started, instead of computing the same ones again.
+    /// Two prompts that begin alike and come together so cost little more than one.
+    pub(crate) fn adopt(&mut self, manager: &mut BlockManager, block_size: usize, found: &mut Vec<BlockId>) {
+        found.clear();
+        let mut parent = self.settled.checked_sub(1).map(|last| self.blocks[last]);
+        for &local_hash in self.reusable_hashes(block_size).get(self.settled..).unwrap_or_default() {
+            let Some(block) = manager.find(parent, local_hash) else { break };
+            found.push(block);
+            parent = Some(block);
+        }
+        let computed = (self.settled + found.len()) * block_size;
+        if computed <= self.computed {
+            return;
+        }
+        manager.acquire(found);
+        manager.release(&self.blocks[self.settled..]);
+        self.blocks.truncate(self.settled);
+        self.blocks.extend_from_slice(found);
+        self.settled = self.blocks.len();
+        if self.generated() == 0
+            && let Some(cached) = &mut self.cached_tokens
+        {
+            let saved =
+                computed.min(self.request.prompt_len()) - self.computed.min(self.request.prompt_len());
+            *cached += saved as u32;
+        }
+        self.computed = computed;
     }
 
     /// Gives all blocks back.

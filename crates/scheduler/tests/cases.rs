@@ -261,3 +261,28 @@ fn prompt_logits_are_bounded_per_step() {
         assert!(plan.prefill_tokens() <= 64 && !plan.is_empty());
     }
 }
+
+#[test]
+fn prompts_that_begin_alike_and_come_together_are_computed_once() {
+    let mut scheduler = Scheduler::new(Options {
+        block_size: 4,
+        total_blocks: 400,
+        max_num_seqs: 8,
+        max_num_batched_tokens: 220,
+        context_length: 1000,
+        max_waiting: 100,
+        prefix_caching: true,
+    });
+    for last in 0..3 {
+        submit(&mut scheduler, request((0..400).chain([1000 + last]), 1));
+    }
+    let mut computed = 0;
+    while scheduler.has_work() {
+        let (plan, _) = step(&mut scheduler);
+        computed += plan.segments.iter().map(|segment| segment.len).sum::<usize>();
+    }
+    // Of 401 tokens the first step computes 220. The second computes 181 and has 39 left for the next sequence, which
+    // finds the rest computed afterwards: one token is left for it, and for the third.
+    assert_eq!(computed, 220 + 181 + 39 + 1 + 1);
+    assert_eq!(scheduler.load().active_blocks, 0);
+}
