@@ -17,6 +17,8 @@ pub struct DecoderOptions {
     pub min_tokens: u32,
     /// Special tokens have no text.
     pub skip_special_tokens: bool,
+    /// A parser reads the text: special tokens are its markers and keep their text, except the one that ends the answer.
+    pub keep_markers: bool,
     /// What stopped the answer, string or id, belongs to its text.
     pub include_stop_str_in_output: bool,
     /// Pass log-probabilities on.
@@ -31,6 +33,7 @@ impl Default for DecoderOptions {
             eos: Vec::new(),
             min_tokens: 0,
             skip_special_tokens: true,
+            keep_markers: false,
             include_stop_str_in_output: false,
             logprobs: false,
         }
@@ -57,8 +60,9 @@ pub struct Decoder {
 
 impl Decoder {
     pub fn new(tokenizer: Arc<Tokenizer>, options: DecoderOptions) -> Self {
+        let skip_special = options.skip_special_tokens && !options.keep_markers;
         Self {
-            detokenizer: Detokenizer::new(tokenizer, options.skip_special_tokens),
+            detokenizer: Detokenizer::new(tokenizer, skip_special),
             matcher: StopMatcher::new(&options.stop, options.include_stop_str_in_output),
             options,
             count: 0,

@@ -196,6 +196,7 @@ proptest! {
     ) {
         let tokenizer = bytes(&[b"a", b"b", "한".as_bytes(), b"\xED\x95", b"\x9C", "é".as_bytes(), b"END", b"EOS"]);
         let options = DecoderOptions {
+            keep_markers: false,
             stop: stop.iter().map(|&stop| stop.to_owned()).collect(),
             stop_token_ids: vec![262],
             eos: vec![263],
