@@ -2,8 +2,9 @@
 
 use bytes::{BufMut, BytesMut};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use dynamo_protocols::openai::{chat, completions};
-use dynamo_protocols::{ChunkWriter, Extras, Options};
+use dynamo_protocols::openai::{Usage, chat, completions};
+use dynamo_protocols::{ChunkWriter, Extras, Finish, Options, Piece, anthropic, responses};
+use dynamo_types::FinishReason;
 use serde::Serialize;
 use std::hint::black_box;
 
@@ -83,6 +84,40 @@ fn frames(criterion: &mut Criterion) {
     }
 }
 
+/// Whole answers of [`BATCH`] pieces, beginning and end included.
+fn answers(criterion: &mut Criterion) {
+    let request = responses::Request::parse(br#"{"model":"m","input":"a"}"#, &Options::default());
+    let Ok(settings) = request.map(|parsed| parsed.request.settings) else { return };
+    let (finish, usage) = (Finish::new(FinishReason::Length), Usage::new(9, BATCH as u32, 0));
+    let mut group = criterion.benchmark_group("answer/64_tokens");
+    group.throughput(Throughput::Elements(BATCH as u64));
+    let mut out = BytesMut::with_capacity(1 << 20);
+    group.bench_function("anthropic", |bencher| {
+        bencher.iter(|| {
+            out.clear();
+            let mut writer = anthropic::EventWriter::new("msg_1", MODEL);
+            writer.start(&mut out, usage);
+            for _ in 0..BATCH {
+                writer.push(&mut out, Piece::Text(black_box(" capital")));
+            }
+            writer.finish(&mut out, &finish, usage);
+            black_box(out.len())
+        });
+    });
+    group.bench_function("responses", |bencher| {
+        bencher.iter(|| {
+            out.clear();
+            let mut writer = responses::EventWriter::new("resp_1", 17, MODEL, settings.clone());
+            for _ in 0..BATCH {
+                writer.push(&mut out, Piece::Text(black_box(" capital")));
+            }
+            writer.finish(&mut out, &finish, usage);
+            black_box(out.len())
+        });
+    });
+    group.finish();
+}
+
 fn requests(criterion: &mut Criterion) {
     let text = "Tell me about \"rivers\",\nplease. ".repeat(512);
     let messages = serde_json::json!([
@@ -115,5 +150,5 @@ fn requests(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, frames, requests);
+criterion_group!(benches, frames, answers, requests);
 criterion_main!(benches);

@@ -3,8 +3,19 @@
 use crate::limits::{self, Effect, Measure, Routes, Rule};
 use serde_json::{Map, Value, json};
 
-/// The whole document.
+mod dialects;
+
+/// The document of the routes that every frontend serves.
 pub fn document() -> Value {
+    document_with(Routes::NONE)
+}
+
+/// The same with the routes of `extra`, which are those that a frontend serves besides.
+pub fn document_with(extra: Routes) -> Value {
+    let (mut paths, mut schemas) = (paths(), schemas());
+    if let (Value::Object(paths), Value::Object(schemas)) = (&mut paths, &mut schemas) {
+        dialects::add(extra, paths, schemas);
+    }
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -13,8 +24,8 @@ pub fn document() -> Value {
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
             "description": "Explicit null on an optional request field means the field is absent.",
         },
-        "paths": paths(),
-        "components": { "schemas": schemas() },
+        "paths": paths,
+        "components": { "schemas": schemas },
     })
 }
 
@@ -66,35 +77,39 @@ fn body(description: &str, schema: &str) -> Value {
     json!({ "description": description, "content": { "application/json": { "schema": reference(schema) } } })
 }
 
+const FAULTS: [(&str, &str); 13] = [
+    ("400", "The request can never work: the message names the field, the limit and what was found."),
+    ("401", "Credentials are missing or wrong."),
+    ("404", "No such model."),
+    ("405", "Only POST."),
+    ("413", "The body is above the limit."),
+    ("415", "The content type is not application/json."),
+    ("431", "The headers are above the limit."),
+    ("499", "The client closed the request."),
+    ("500", "A fault of the server or of an engine."),
+    ("501", "Understood, but not implemented."),
+    ("503", "Nothing can serve this model now; see Retry-After."),
+    ("504", "No answer in time."),
+    ("529", "Everything that could serve this is full (status configurable); see Retry-After."),
+];
+
 fn generation(summary: &str, request: &str, unary: &str, chunk: &str) -> Value {
-    const FAULTS: [(&str, &str); 13] = [
-        ("400", "The request can never work: the message names the field, the limit and what was found."),
-        ("401", "Credentials are missing or wrong."),
-        ("404", "No such model."),
-        ("405", "Only POST."),
-        ("413", "The body is above the limit."),
-        ("415", "The content type is not application/json."),
-        ("431", "The headers are above the limit."),
-        ("499", "The client closed the request."),
-        ("500", "A fault of the server or of an engine."),
-        ("501", "Understood, but not implemented."),
-        ("503", "Nothing can serve this model now; see Retry-After."),
-        ("504", "No answer in time."),
-        ("529", "Everything that could serve this is full (status configurable); see Retry-After."),
-    ];
+    let answer = json!({
+        "description": "The answer; with `stream: true` as server-sent events that end with `data: [DONE]`. A fault after the first event is an event with an `error` object.",
+        "content": {
+            "application/json": { "schema": reference(unary) },
+            "text/event-stream": { "schema": reference(chunk) },
+        },
+    });
+    post(summary, request, answer, "Error")
+}
+
+/// A route that takes a body of the schema `request`; faults have the schema `error`.
+fn post(summary: &str, request: &str, answer: Value, error: &str) -> Value {
     let mut responses = Map::new();
-    responses.insert(
-        "200".into(),
-        json!({
-            "description": "The answer; with `stream: true` as server-sent events that end with `data: [DONE]`. A fault after the first event is an event with an `error` object.",
-            "content": {
-                "application/json": { "schema": reference(unary) },
-                "text/event-stream": { "schema": reference(chunk) },
-            },
-        }),
-    );
+    responses.insert("200".into(), answer);
     for (status, description) in FAULTS {
-        responses.insert(status.into(), body(description, "Error"));
+        responses.insert(status.into(), body(description, error));
     }
     json!({
         "summary": summary,
@@ -179,8 +194,8 @@ fn nullable(kind: &str) -> Value {
 
 fn schemas() -> Value {
     let mut all = Map::new();
-    all.insert("ChatRequest".into(), request_schema(Routes::Chat, &["model", "messages"]));
-    all.insert("CompletionRequest".into(), request_schema(Routes::Completions, &["model", "prompt"]));
+    all.insert("ChatRequest".into(), request_schema(Routes::CHAT, &["model", "messages"]));
+    all.insert("CompletionRequest".into(), request_schema(Routes::COMPLETIONS, &["model", "prompt"]));
     input_schemas(&mut all);
     answer_schemas(&mut all);
     service_schemas(&mut all);
@@ -247,9 +262,14 @@ fn answer_schemas(all: &mut Map<String, Value>) {
             }),
         )
     };
+    let function = object(&["arguments"], json!({ "name": text, "arguments": text }));
+    let call = object(
+        &["function"],
+        json!({ "index": count, "id": text, "type": { "const": "function" }, "function": function }),
+    );
     let said = json!({
         "role": { "const": "assistant" }, "content": nullable("string"), "refusal": nullable("string"),
-        "reasoning_content": nullable("string"),
+        "reasoning_content": nullable("string"), "tool_calls": list_of(call),
     });
     let choice = |field: &str, value: Value, logprobs: &Value| {
         let mut choice = object(

@@ -3,12 +3,13 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use dynamo_protocols::limits::{self, Effect, Limits, Routes};
-use dynamo_protocols::openai::{chat, completions};
-use dynamo_protocols::{Options, UnknownFields};
-use dynamo_types::Error;
+use dynamo_protocols::openai::{chat, completions, embeddings};
+use dynamo_protocols::{Options, Parsed, UnknownFields, anthropic, responses, tokenize};
+use dynamo_types::{Error, Guide};
 use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use std::fmt::Debug;
 use std::path::Path;
 
 #[derive(Clone, Debug, Deserialize)]
@@ -32,35 +33,52 @@ fn cases(file: &str) -> Vec<Case> {
     serde_json::from_str(&text).unwrap()
 }
 
-#[derive(Debug, PartialEq)]
-enum Request {
-    Chat(Box<chat::Request>),
-    Completion(Box<completions::Request>),
+/// The request as text, which is enough to compare it, and what was dropped.
+type Read = Result<(String, Vec<String>), Error>;
+
+fn shown<T: Debug>(parsed: Result<Parsed<T>, Error>) -> Read {
+    parsed.map(|parsed| (format!("{:?}", parsed.request), parsed.dropped))
 }
 
-fn parse_bytes(route: &str, body: &[u8], options: &Options) -> Result<(Request, Vec<String>), Error> {
-    if route == "chat" {
-        chat::Request::parse(body, options).map(|p| (Request::Chat(Box::new(p.request)), p.dropped))
-    } else {
-        completions::Request::parse(body, options)
-            .map(|p| (Request::Completion(Box::new(p.request)), p.dropped))
+fn parse_bytes(route: &str, body: &[u8], options: &Options) -> Read {
+    match route {
+        "chat" => shown(chat::Request::parse(body, options)),
+        "completions" => shown(completions::Request::parse(body, options)),
+        "messages" => shown(anthropic::Request::parse(body, options)),
+        "count_tokens" => shown(anthropic::Request::parse_count(body, options)),
+        "responses" => shown(responses::Request::parse(body, options)),
+        "input_tokens" => shown(responses::Request::parse_input_tokens(body, options)),
+        "embeddings" => shown(embeddings::Request::parse(body, options)),
+        "tokenize" => shown(tokenize::Request::parse(body, options)),
+        "detokenize" => shown(tokenize::DetokenizeRequest::parse(body, options)),
+        other => panic!("{other}"),
     }
 }
 
-fn parse(route: &str, body: &Value) -> Result<(Request, Vec<String>), Error> {
+fn parse(route: &str, body: &Value) -> Read {
     parse_bytes(route, body.to_string().as_bytes(), &Options::default())
 }
 
-fn chat_with(fields: Value) -> Value {
-    let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
+/// The least that each route takes, and `fields`.
+fn with(route: &str, fields: Value) -> Value {
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    let mut body = match route {
+        "chat" | "count_tokens" => json!({"model": "m", "messages": messages}),
+        "messages" => json!({"model": "m", "messages": messages, "max_tokens": 9}),
+        "responses" | "input_tokens" | "embeddings" => json!({"model": "m", "input": "hi"}),
+        "detokenize" => json!({"model": "m", "tokens": [1]}),
+        _ => json!({"model": "m", "prompt": "hi"}),
+    };
     merge(&mut body, fields);
     body
 }
 
+fn chat_with(fields: Value) -> Value {
+    with("chat", fields)
+}
+
 fn completion_with(fields: Value) -> Value {
-    let mut body = json!({"model": "m", "prompt": "hi"});
-    merge(&mut body, fields);
-    body
+    with("completions", fields)
 }
 
 fn merge(body: &mut Value, fields: Value) {
@@ -92,8 +110,7 @@ fn r08_bad_bodies_are_refused_with_field_limit_and_value() {
         let body = match &case.body {
             Value::String(raw) => raw.clone(),
             Value::Object(fields) if fields.contains_key("model") => case.body.to_string(),
-            _ if case.route == "chat" => chat_with(case.body.clone()).to_string(),
-            _ => completion_with(case.body.clone()).to_string(),
+            _ => with(&case.route, case.body.clone()).to_string(),
         };
         let Err(error) = parse_bytes(&case.route, body.as_bytes(), &Options::default()) else {
             panic!("{}: accepted", case.name);
@@ -138,19 +155,16 @@ fn r10_unknown_fields_follow_the_policy() {
 
 #[test]
 fn absent_fields_have_their_documented_values() {
-    for route in [Routes::Chat, Routes::Completions] {
-        let name = if route == Routes::Chat { "chat" } else { "completions" };
-        let base = if route == Routes::Chat {
-            chat_with(json!({"stream": true}))
-        } else {
-            completion_with(json!({"stream": true}))
-        };
+    for route in Routes::MODELS.each() {
+        let name = &route.names();
+        let takes_stream = limits::find(route, "stream").is_some();
+        let base = with(name, if takes_stream { json!({"stream": true}) } else { json!({}) });
         let expected = parse(name, &base).unwrap();
         for rule in limits::TABLE.iter().filter(|rule| rule.routes.covers(route) && rule.field != "stream") {
             let Ok(default) = serde_json::from_str::<Value>(rule.default) else { continue };
             let mut body = base.clone();
             merge(&mut body, nested(rule.field, default));
-            assert_eq!(parse(name, &body).unwrap(), expected, "{}", rule.field);
+            assert_eq!(parse(name, &body).unwrap(), expected, "{name} {}", rule.field);
         }
     }
 }
@@ -163,16 +177,10 @@ fn nested(path: &str, value: Value) -> Value {
 #[test]
 fn every_row_of_the_table_is_enforced() {
     for rule in limits::TABLE.iter().filter(|rule| !rule.field.contains(['[', '*'])) {
-        for route in [Routes::Chat, Routes::Completions] {
-            if !rule.routes.covers(route) {
-                continue;
-            }
+        for route in rule.routes.each() {
             // Of the wrong type for every field there is.
             let fields = nested(rule.field, json!([[[{}]]]));
-            let result = match route {
-                Routes::Completions => parse("completions", &completion_with(fields)),
-                _ => parse("chat", &chat_with(fields)),
-            };
+            let result = parse(&route.names(), &with(&route.names(), fields));
             match (rule.effect, result) {
                 (Effect::Used, Err(error)) => {
                     assert_eq!(error.http_status(529), 400, "{}: {error}", rule.field);
@@ -182,7 +190,7 @@ fn every_row_of_the_table_is_enforced() {
                     assert_eq!((error.http_status(529), error.param()), (501, Some(rule.field)));
                 }
                 (Effect::None, Ok((_, dropped))) => assert_eq!(dropped, [rule.field]),
-                (_, other) => panic!("{}: {other:?}", rule.field),
+                (_, other) => panic!("{} {}: {other:?}", route.names(), rule.field),
             }
         }
     }
@@ -273,14 +281,15 @@ fn messages_are_written_as_templates_expect() {
 }
 
 /// Objects whose fields are the client's own business: null inside means what the client wants it to mean.
-const FREE_FORM: [&str; 4] = ["parameters", "metadata", "arguments", "json_schema"];
+const FREE_FORM: [&str; 5] = ["parameters", "metadata", "arguments", "json_schema", "input_schema"];
 
 /// Adds nulls for absent fields to `value` and everything inside it, as far as `choose` says so.
 fn with_nulls(value: &mut Value, names: &[String], choose: &mut impl FnMut() -> bool) {
     match value {
         Value::Object(map) => {
             for (name, inner) in map.iter_mut() {
-                if !FREE_FORM.contains(&name.as_str()) {
+                let is_arguments = name == "input" && inner.is_object();
+                if !FREE_FORM.contains(&name.as_str()) && !is_arguments {
                     with_nulls(inner, names, choose);
                 }
             }
@@ -329,5 +338,30 @@ proptest! {
             prop_assert!([400, 501].contains(&error.http_status(529)), "{}", error);
             prop_assert!(error.param().is_some(), "{}", error);
         }
+    }
+}
+
+#[test]
+fn every_way_to_ask_for_a_form_becomes_a_guide() {
+    let schema = Guide::JsonSchema(r#"{"type":"integer"}"#.into());
+    let asked = [
+        (json!({}), None),
+        (json!({"response_format": {"type": "text"}, "guided_json": null}), None),
+        (json!({"response_format": {"type": "json_object"}}), Some(Guide::JsonObject)),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}}}),
+            Some(schema.clone()),
+        ),
+        (json!({"guided_json": {"type": "integer"}}), Some(schema.clone())),
+        (json!({"guided_json": "{\"type\":\"integer\"}"}), Some(schema.clone())),
+        (json!({"structured_outputs": {"json": {"type": "integer"}}}), Some(schema)),
+        (json!({"structured_outputs": {"json_object": false}}), None),
+        (json!({"guided_regex": "a+"}), Some(Guide::Regex("a+".into()))),
+        (json!({"guided_grammar": "start: \"a\""}), Some(Guide::Lark("start: \"a\"".into()))),
+        (json!({"guided_choice": ["a", "b"]}), Some(Guide::Choice(vec!["a".into(), "b".into()]))),
+    ];
+    for (fields, guide) in asked {
+        assert_eq!(chat_request(fields.clone()).common.guide, guide, "{fields}");
+        assert_eq!(completion_request(fields.clone()).common.guide, guide, "{fields}");
     }
 }

@@ -14,7 +14,10 @@ use std::fmt::{self, Display, Write};
 
 use crate::limits::Rule;
 
+mod partial;
 mod strings;
+
+pub(crate) use partial::whole_part;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -398,9 +401,14 @@ impl<'a> Reader<'a> {
     /// The same, except that a value which `asks_for_nothing` is as good as absent.
     pub(crate) fn unknown_unless(&mut self, asks_for_nothing: impl FnOnce(&str) -> bool) -> Result<()> {
         let raw = self.raw()?;
-        if asks_for_nothing(raw) {
-            return Ok(());
+        if !asks_for_nothing(raw) {
+            self.ineffective();
         }
+        Ok(())
+    }
+
+    /// Notes that the value just read has no effect.
+    pub(crate) fn ineffective(&mut self) {
         if self.dropped.len() < MAX_DROPPED {
             let path = self.path();
             // A duplicate key is named once.
@@ -408,7 +416,6 @@ impl<'a> Reader<'a> {
                 self.dropped.push(path);
             }
         }
-        Ok(())
     }
 
     fn skip(&mut self, depth: usize) -> Result<()> {

@@ -101,13 +101,9 @@ impl ChatDraft {
             "continue_final_message" => self.continue_final_message = reader.boolean()?,
             "reasoning_effort" => self.reasoning_effort = Some(reasoning_effort(reader)?),
             "chat_template_kwargs" | "chat_template_args" => {
-                let kwargs = &mut self.kwargs;
-                reader.object("an object", |reader, key| {
-                    kwargs.insert(key.to_owned(), reader.value()?);
-                    Ok(())
-                })?;
+                read_kwargs(reader, &mut self.kwargs)?;
             }
-            _ => self.common.field(reader, key, Routes::Chat, &options.limits)?,
+            _ => self.common.field(reader, key, Routes::CHAT, &options.limits)?,
         }
         Ok(())
     }
@@ -140,7 +136,15 @@ impl ChatDraft {
     }
 }
 
-fn reasoning_effort(reader: &mut Reader<'_>) -> Result<String, Error> {
+/// Variables for the template; nulls are absent.
+pub(crate) fn read_kwargs(reader: &mut Reader<'_>, kwargs: &mut Map<String, Value>) -> Result<(), Error> {
+    reader.object("an object", |reader, key| {
+        kwargs.insert(key.to_owned(), reader.value()?);
+        Ok(())
+    })
+}
+
+pub(crate) fn reasoning_effort(reader: &mut Reader<'_>) -> Result<String, Error> {
     let effort = reader.string()?;
     if matches!(&*effort, "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max") {
         return Ok(effort.into_owned());
@@ -178,6 +182,29 @@ pub struct AssistantMessage {
     pub refusal: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<AnswerCall>,
+}
+
+/// A call the model asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AnswerCall {
+    pub id: String,
+    pub r#type: &'static str,
+    pub function: AnswerFunction,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AnswerFunction {
+    pub name: String,
+    /// JSON text; of a call that was cut off, its beginning.
+    pub arguments: String,
+}
+
+impl AnswerCall {
+    pub fn new(id: String, name: String, arguments: String) -> Self {
+        Self { id, r#type: "function", function: AnswerFunction { name, arguments } }
+    }
 }
 
 impl Response {
@@ -197,16 +224,23 @@ impl Response {
 impl Choice {
     pub fn new(
         index: u32,
-        text: String,
+        message: AssistantMessage,
         logprobs: Option<ChatLogprobs>,
         finish: Option<FinishReason>,
     ) -> Self {
-        let message = AssistantMessage {
-            role: "assistant",
-            content: Some(text),
-            refusal: None,
-            reasoning_content: None,
-        };
         Self { index, message, logprobs, finish_reason: finish.map(super::finish_reason) }
+    }
+}
+
+impl AssistantMessage {
+    /// Content is null where there are only calls.
+    pub fn new(content: String, reasoning: String, tool_calls: Vec<AnswerCall>) -> Self {
+        Self {
+            role: "assistant",
+            content: (!content.is_empty() || tool_calls.is_empty()).then_some(content),
+            refusal: None,
+            reasoning_content: (!reasoning.is_empty()).then_some(reasoning),
+            tool_calls,
+        }
     }
 }

@@ -9,6 +9,9 @@ use crate::escape::{self, escape};
 use bytes::{BufMut, BytesMut};
 use dynamo_types::{Error, FinishReason};
 
+#[path = "chunk_pieces.rs"]
+mod pieces;
+
 /// What a chunk may carry besides text.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extras<'a> {
@@ -192,6 +195,11 @@ impl ChunkWriter {
             escape(out, text);
             out.put_slice(self.shape.close());
         }
+        self.close_choice(out, extras, reason);
+    }
+
+    /// From after the delta to the end of the event.
+    fn close_choice(&self, out: &mut BytesMut, extras: Extras<'_>, reason: Option<FinishReason>) {
         out.put_slice(LOGPROBS);
         match extras.logprobs {
             Some(logprobs) if self.shape == Shape::Chat => put_json(out, &ChatShape(logprobs)),

@@ -1,11 +1,11 @@
-//! The fields that chat and text completions share.
+//! The fields that all APIs share which generate text.
 
 use crate::json::Reader;
 use crate::limits::{self, Effect, Limits, Routes};
-use dynamo_types::{Class, Error, InstanceId, RoutingHints, Sampling};
+use dynamo_types::{Class, Error, Guide, InstanceId, RoutingHints, Sampling};
 use std::sync::Arc;
 
-use super::response_format;
+use super::response_format::Guides;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -37,6 +37,8 @@ pub struct Common {
     pub max_tokens: Option<u32>,
     pub min_tokens: u32,
     pub ignore_eos: bool,
+    /// What the answer must look like.
+    pub guide: Option<Guide>,
     /// Texts that end the answer; none is empty.
     pub stop: Vec<String>,
     /// Token ids that end the answer, those given inside `stop` included.
@@ -94,8 +96,8 @@ pub(crate) struct Draft {
     n: Option<u32>,
     stream: bool,
     stream_options: StreamOptions,
-    temperature: Option<f32>,
-    top_p: Option<f32>,
+    pub(crate) temperature: Option<f32>,
+    pub(crate) top_p: Option<f32>,
     top_k: Option<u32>,
     min_p: Option<f32>,
     repetition_penalty: Option<f32>,
@@ -103,7 +105,7 @@ pub(crate) struct Draft {
     presence_penalty: Option<f32>,
     seed: Option<u64>,
     logit_bias: Vec<(u32, f32)>,
-    max_tokens: Option<u32>,
+    pub(crate) max_tokens: Option<u32>,
     max_completion_tokens: Option<u32>,
     min_tokens: Option<u32>,
     ignore_eos: bool,
@@ -111,10 +113,11 @@ pub(crate) struct Draft {
     stop_token_ids: Vec<u32>,
     include_stop_str_in_output: bool,
     skip_special_tokens: Option<bool>,
-    user: Option<String>,
+    pub(crate) user: Option<String>,
     cache_salt: Option<String>,
     priority: Option<i32>,
     extensions: Extensions,
+    guides: Guides,
 }
 
 #[derive(Debug, Default)]
@@ -174,7 +177,7 @@ impl Draft {
             }
             "min_tokens" => self.min_tokens = Some(reader.whole(&limits::MIN_TOKENS)?),
             "ignore_eos" => self.ignore_eos = reader.boolean()?,
-            "stop" => self.stop = Stop::read(reader, limits)?,
+            "stop" => self.read_stop(reader, limits)?,
             "stop_token_ids" => {
                 self.stop_token_ids = reader.token_ids(&limits::TOKEN_ID)?;
                 limits::STOP_TOKEN_IDS.check_len("stop_token_ids", self.stop_token_ids.len())?;
@@ -185,9 +188,15 @@ impl Draft {
             "cache_salt" => self.cache_salt = Some(reader.text(&limits::CACHE_SALT)?),
             "priority" => self.priority = Some(reader.whole(&limits::PRIORITY)?),
             "nvext" => self.extensions = Extensions::read(reader)?,
-            "response_format" => response_format::read(reader)?,
+            _ if self.guides.read(reader, key)? => {}
             _ => other(reader, key, route)?,
         }
+        Ok(())
+    }
+
+    /// Reads texts that end the answer.
+    pub(crate) fn read_stop(&mut self, reader: &mut Reader<'_>, limits: &Limits) -> Result<()> {
+        self.stop = Stop::read(reader, limits)?;
         Ok(())
     }
 
@@ -235,6 +244,7 @@ impl Draft {
             max_tokens,
             min_tokens,
             ignore_eos: self.ignore_eos || extensions.ignore_eos,
+            guide: self.guides.finish()?,
             stop: self.stop.texts,
             stop_token_ids,
             include_stop_str_in_output: self.include_stop_str_in_output,
@@ -252,7 +262,7 @@ impl Draft {
 }
 
 /// A field that no parser here reads: named among the dropped, or refused when leaving it out would change the answer.
-fn other(reader: &mut Reader<'_>, key: &str, route: Routes) -> Result<()> {
+pub(crate) fn other(reader: &mut Reader<'_>, key: &str, route: Routes) -> Result<()> {
     let Some(rule) = limits::find(route, key) else { return reader.unknown() };
     let neutral = |raw: &str| {
         let dense: String = raw.chars().filter(|c| !c.is_ascii_whitespace()).collect();
@@ -343,7 +353,7 @@ impl Stop {
                     }
                     Ok(())
                 })?;
-                limits::STOP.with_max(limits.stop).check_len("stop", count)?;
+                limits::STOP.with_max(limits.stop).check_len(reader.path(), count)?;
             }
             _ => return Err(reader.wrong_type("a string or an array of strings")),
         }

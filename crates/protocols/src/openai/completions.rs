@@ -4,7 +4,7 @@ use super::common::{Common, Draft, conflict, missing, unsupported};
 use super::logprobs::CompletionLogprobs;
 use super::usage::Usage;
 use crate::json::{self, Kind, Reader};
-use crate::limits::{self, Routes};
+use crate::limits::{self, Routes, Rule};
 use crate::options::{Options, Parsed};
 use dynamo_types::{Error, FinishReason, RoutingHints, Sampling};
 use serde::Serialize;
@@ -85,11 +85,14 @@ impl Request {
 impl CompletionDraft {
     fn field(&mut self, reader: &mut Reader<'_>, key: &str, options: &Options) -> Result<(), Error> {
         match key {
-            "prompt" => self.prompt = Some(read_prompt(reader, options.limits.prompts)?),
+            "prompt" => {
+                let rule = limits::PROMPT_LIST.with_max(options.limits.prompts);
+                self.prompt = Some(read_prompt(reader, &rule)?);
+            }
             "echo" => self.echo = reader.boolean()?,
             "logprobs" => self.logprobs = Some(reader.whole(&limits::LOGPROBS)?),
             "best_of" => self.best_of = Some(reader.whole(&limits::BEST_OF.with_max(options.limits.n))?),
-            _ => self.common.field(reader, key, Routes::Completions, &options.limits)?,
+            _ => self.common.field(reader, key, Routes::COMPLETIONS, &options.limits)?,
         }
         Ok(())
     }
@@ -118,9 +121,10 @@ impl CompletionDraft {
     }
 }
 
-fn read_prompt(reader: &mut Reader<'_>, max: u32) -> Result<Prompt, Error> {
+/// Reads texts or token ids, one or a list of either, as many as `rule` allows.
+pub(super) fn read_prompt(reader: &mut Reader<'_>, rule: &Rule) -> Result<Prompt, Error> {
     const EXPECTED: &str = "a string, an array of strings, an array of token ids or an array of those";
-    let rule = limits::PROMPT_LIST.with_max(max);
+    let max = rule.max.map_or(usize::MAX, |max| max as usize);
     let prompt = match reader.peek()? {
         Kind::String => Prompt::Texts(vec![non_empty(reader)?]),
         Kind::Array => match reader.peek_item()? {
@@ -129,8 +133,8 @@ fn read_prompt(reader: &mut Reader<'_>, max: u32) -> Result<Prompt, Error> {
             Some(Kind::String) => {
                 let mut texts = Vec::new();
                 reader.array(EXPECTED, |reader, index| {
-                    if index == max as usize {
-                        return Err(too_many(max));
+                    if index == max {
+                        return Err(too_many(rule));
                     }
                     texts.push(non_empty(reader)?);
                     Ok(())
@@ -140,8 +144,8 @@ fn read_prompt(reader: &mut Reader<'_>, max: u32) -> Result<Prompt, Error> {
             Some(Kind::Array) => {
                 let mut lists = Vec::new();
                 reader.array(EXPECTED, |reader, index| {
-                    if index == max as usize {
-                        return Err(too_many(max));
+                    if index == max {
+                        return Err(too_many(rule));
                     }
                     let list = reader.token_ids(&limits::TOKEN_ID)?;
                     if list.is_empty() {
@@ -159,7 +163,7 @@ fn read_prompt(reader: &mut Reader<'_>, max: u32) -> Result<Prompt, Error> {
         },
         _ => return Err(reader.wrong_type(EXPECTED)),
     };
-    rule.check_len("prompt", prompt.len())?;
+    rule.check_len(rule.field, prompt.len())?;
     Ok(prompt)
 }
 
@@ -171,8 +175,8 @@ fn non_empty(reader: &mut Reader<'_>) -> Result<String, Error> {
     Ok(text.into_owned())
 }
 
-fn too_many(max: u32) -> Error {
-    conflict("prompt", format_args!("must have at most {max} entries, got more"))
+fn too_many(rule: &Rule) -> Error {
+    conflict(rule.field, format_args!("must have {}, got more", rule.bounds()))
         .with_code("array_above_max_length")
 }
 

@@ -1,9 +1,10 @@
-//! OpenAI's dialect: chat completions, text completions, model listing, their streams and their errors.
+//! OpenAI's dialect: chat completions, text completions, embeddings, model listing, their streams and their errors.
 
 pub mod chat;
 pub(crate) mod chunk;
 pub mod common;
 pub mod completions;
+pub mod embeddings;
 pub(crate) mod error;
 pub mod logprobs;
 pub mod message;
