@@ -1,7 +1,9 @@
 //! The engine without its thread: submit requests, step, and deltas come out.
 
+use crate::guided;
 use crate::model::{Logits, Model, Segment};
 use crate::sampler::{Sampler, State};
+use dynamo_guide::Matcher;
 use dynamo_scheduler::{Plan, Sampled, Scheduler, SequenceId};
 use dynamo_types::{Delta, DeltaSink, Error, Load, Request, StepReport, TokenLogprob};
 use rustc_hash::FxHashMap;
@@ -23,6 +25,8 @@ pub struct Options {
 struct Entry {
     sink: Box<dyn DeltaSink>,
     state: State,
+    /// Where the answer stands in its grammar, if it has one.
+    matcher: Option<Matcher>,
     request: Arc<Request>,
     /// As far as they are known; kept until the first delta.
     prompt_logprobs: Vec<TokenLogprob>,
@@ -32,7 +36,7 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(request: Arc<Request>, sink: Box<dyn DeltaSink>, eos: &[u32]) -> Self {
+    fn new(request: Arc<Request>, matcher: Option<Matcher>, sink: Box<dyn DeltaSink>, eos: &[u32]) -> Self {
         let wanted = request.output.prompt_logprobs.is_some() && request.prompt_len() > 0;
         // Nothing comes before the first token, so it has no probability.
         let first = request.tokens.first().filter(|_| wanted);
@@ -40,6 +44,7 @@ impl Entry {
         Self {
             sink,
             state: State::new(Arc::clone(&request), eos),
+            matcher,
             prompt_logprobs: first.into_iter().collect(),
             request,
             started: false,
@@ -105,15 +110,32 @@ impl<M: Model> Core<M> {
         self.scheduler.has_work()
     }
 
-    /// Takes a request. What is refused is told to the sink as well as to the caller.
+    /// Takes a request without a guide. What is refused is told to the sink as well as to the caller.
     ///
     /// # Errors
-    /// `Invalid` for what this model cannot do (token ids, parameters, length), `Overloaded` if the queue is full.
-    pub fn submit(&mut self, request: Arc<Request>, mut sink: Box<dyn DeltaSink>) -> Result<(), Error> {
-        let checked = State::check(&request, self.model.vocab_size());
+    /// `Invalid` for what this model cannot do (token ids, parameters, length), `Overloaded` if the queue is full,
+    /// `NotImplemented` for a request with a guide.
+    pub fn submit(&mut self, request: Arc<Request>, sink: Box<dyn DeltaSink>) -> Result<(), Error> {
+        self.submit_guided(request, None, sink)
+    }
+
+    /// The same for a request with a guide: `matcher` has accepted the request's `resumed` tokens.
+    ///
+    /// # Errors
+    /// As for [`Core::submit`].
+    pub fn submit_guided(
+        &mut self,
+        request: Arc<Request>,
+        matcher: Option<Matcher>,
+        mut sink: Box<dyn DeltaSink>,
+    ) -> Result<(), Error> {
+        let checked = match &request.guide {
+            Some(guide) if matcher.is_none() => Err(guided::unable(guide)),
+            _ => State::check(&request, self.model.vocab_size()),
+        };
         match checked.and_then(|()| self.scheduler.submit(Arc::clone(&request))) {
             Ok(id) => {
-                self.entries.insert(id, Entry::new(request, sink, &self.eos));
+                self.entries.insert(id, Entry::new(request, matcher, sink, &self.eos));
                 Ok(())
             }
             Err(error) => {
@@ -268,9 +290,15 @@ impl<M: Model> Core<M> {
         let mut sampled = None;
         if segment.sample {
             let last = scores.len().saturating_sub(vocab_size);
-            let choice = self.sampler.sample(&mut scores[last..], &entry.state)?;
-            let end = entry.state.is_end(choice.token);
+            let mask =
+                entry.matcher.as_mut().map(|matcher| entry.state.mask(matcher, &self.eos)).transpose()?;
+            let choice = self.sampler.sample(&mut scores[last..], &entry.state, mask.as_ref())?;
             entry.state.accept(choice.token);
+            let mut end = entry.state.is_end(choice.token);
+            if let Some(matcher) = &mut entry.matcher {
+                matcher.accept(choice.token)?;
+                end |= matcher.is_finished();
+            }
             delta.tokens.push(choice.token);
             delta.logprobs.extend(choice.logprob);
             sampled = Some(Sampled { sequence: id, token: choice.token, end });
@@ -303,7 +331,7 @@ fn read_prompt_rows(
     Ok(())
 }
 
-fn panic_text(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("panic").to_owned()
 }

@@ -3,6 +3,7 @@
 //! It must never know of HTTP, templates, text, discovery or routing: token ids in, token ids out.
 
 pub mod core;
+mod guided;
 pub mod handle;
 mod kernels;
 pub mod kv;
@@ -13,6 +14,7 @@ pub mod testing;
 pub mod weights;
 
 pub use self::core::{Core, Options};
+pub use guided::Guides;
 pub use handle::Handle;
 pub use kernels::Isa;
 pub use kv::KvOptions;

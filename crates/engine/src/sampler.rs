@@ -1,7 +1,7 @@
 //! From a row of scores to a token.
 //!
 //! Order: logit bias, penalties (repetition over prompt and answer, frequency and presence over the answer), end tokens masked
-//! before `min_tokens`; here log-probabilities are taken; then temperature, top-k, top-p (over what top-k left), min-p, draw.
+//! before `min_tokens`, tokens masked that the guide does not allow; here log-probabilities are taken; then temperature, top-k, top-p (over what top-k left), min-p, draw.
 //! Equal scores go by token id, lowest first. The draw for answer token `i` is `draw::unit(seed, i)`, so it depends on
 //! nothing else in the batch.
 
@@ -10,6 +10,7 @@ mod vector;
 
 pub use state::State;
 
+use dynamo_guide::Mask;
 use dynamo_types::{Error, TokenLogprob, draw};
 use std::cmp::Ordering;
 use vector::{CHUNK, Weight};
@@ -41,12 +42,22 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Chooses the next token of a sequence; `scores` has one entry per token of the vocabulary and is changed.
+    /// Chooses the next token of a sequence; `scores` has one entry per token of the vocabulary and is changed. `mask` is that of
+    /// [`State::mask`].
     ///
     /// # Errors
     /// `engine` if a score is not a number, or no token has a finite one.
-    pub fn sample(&mut self, scores: &mut [f32], state: &State) -> Result<Choice, Error> {
+    pub fn sample(
+        &mut self,
+        scores: &mut [f32],
+        state: &State,
+        mask: Option<&Mask>,
+    ) -> Result<Choice, Error> {
         state.adjust(scores);
+        match mask {
+            Some(mask) => mask.apply(scores),
+            None => state.mask_early_ends(scores),
+        }
         if state.is_greedy() {
             let token = vector::argmax(scores).ok_or_else(no_choice)? as u32;
             let logprob = state.logprobs().map(|top| self.logprob(scores, token, top)).transpose()?;

@@ -70,6 +70,7 @@ fn calls(criterion: &mut Criterion) {
         resumed: 0,
         sampling: Default::default(),
         stopping: Default::default(),
+        guide: None,
         output: Default::default(),
         routing: Default::default(),
     });

@@ -274,6 +274,7 @@ mod tests {
             resumed: 0,
             sampling: Default::default(),
             stopping: Stopping { max_tokens: 1, ..Default::default() },
+            guide: None,
             output: Default::default(),
             routing: Default::default(),
         })

@@ -13,6 +13,7 @@ fn request(tokens: impl IntoIterator<Item = u32>, max_tokens: u32) -> Request {
         resumed: 0,
         sampling: Default::default(),
         stopping: Stopping { max_tokens, ..Default::default() },
+        guide: None,
         output: Default::default(),
         routing: Default::default(),
     }

@@ -89,6 +89,15 @@ pub struct ModelCard {
     pub max_num_batched_tokens: u32,
     /// Does the worker publish KV events? Without, a router guesses.
     pub kv_events: bool,
+    /// Can answers be held to a [`crate::Guide`]?
+    #[serde(default)]
+    pub guided: bool,
+    /// Family of the model's tool calls, by the name of its parser. None: calls stay in the text.
+    #[serde(default)]
+    pub tool_parser: Option<String>,
+    /// Family of the model's reasoning, by the name of its parser. None: reasoning stays in the text.
+    #[serde(default)]
+    pub reasoning_parser: Option<String>,
     /// Unix seconds, for `/v1/models`.
     pub created_s: u64,
 }

@@ -8,6 +8,7 @@ pub mod delta;
 pub mod draw;
 pub mod error;
 pub mod event;
+pub mod guide;
 pub mod hash;
 pub mod ids;
 pub mod record;
@@ -17,6 +18,7 @@ pub use card::{BlockContract, ChatTemplate, KvLayout, ModelCard, SpecialTokens, 
 pub use delta::{Delta, DeltaSink, FinishReason, TokenLogprob};
 pub use error::{Class, Error, Result, Side};
 pub use event::{KvEvent, KvEventBatch, Load, StepObserver, StepReport, StorageTier, StoredBlock};
+pub use guide::Guide;
 pub use ids::{InstanceId, RequestId, WorkerRank};
 pub use record::{Instance, ModelRecord, Transport};
 pub use request::{OutputOptions, Request, RoutingHints, Sampling, Stopping};

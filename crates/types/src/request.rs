@@ -1,5 +1,6 @@
 //! The one internal request, into which every API translates (DESIGN 3.1).
 
+use crate::guide::Guide;
 use crate::ids::{InstanceId, RequestId};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -18,6 +19,9 @@ pub struct Request {
     #[serde(default)]
     pub sampling: Sampling,
     pub stopping: Stopping,
+    /// What the answer must look like. Engines whose card does not say `guided` refuse it.
+    #[serde(default)]
+    pub guide: Option<Guide>,
     #[serde(default)]
     pub output: OutputOptions,
     #[serde(default)]

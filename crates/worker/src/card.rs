@@ -28,6 +28,9 @@ pub(crate) fn byte_card(name: &str, architecture: &str, pieces: Vec<Vec<u8>>) ->
         max_num_seqs: 0,
         max_num_batched_tokens: 0,
         kv_events: false,
+        guided: false,
+        tool_parser: None,
+        reasoning_parser: None,
         created_s: now_s(),
     }
 }

@@ -2,13 +2,15 @@
 
 use crate::card::now_s;
 use crate::engine::Engine;
-use dynamo_engine::{Core, Handle, KvOptions, Llama, Weights};
+use dynamo_engine::{Core, Guides, Handle, KvOptions, Llama, Weights};
+use dynamo_guide::{Compiler, Limits, Vocabulary};
 use dynamo_model_files::{Error as FileError, open};
+use dynamo_text::Tokenizer;
 use dynamo_types::{
     BlockContract, ChatTemplate, DeltaSink, Error, Load, ModelCard, Request, StepObserver, TokenizerSpec,
 };
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// A model in memory, shared by all engines made from it.
@@ -16,6 +18,7 @@ pub struct Loaded {
     weights: Arc<Weights>,
     /// Without the limits, which are each engine's own.
     card: ModelCard,
+    guides: Guides,
     load_time_s: f64,
 }
 
@@ -88,14 +91,23 @@ impl Loaded {
             max_num_seqs: 0,
             max_num_batched_tokens: 0,
             kv_events: false,
+            guided: true,
+            tool_parser: None,
+            reasoning_parser: None,
             created_s: now_s(),
         };
-        Ok(Self { weights, card, load_time_s: begun.elapsed().as_secs_f64() })
+        Ok(Self { weights, guides: guides(&card), card, load_time_s: begun.elapsed().as_secs_f64() })
     }
 
     /// The served name.
     pub fn name(&self) -> &str {
         &self.card.name
+    }
+
+    /// Families of the model's tool calls and of its reasoning, by the names of their parsers.
+    pub fn set_parsers(&mut self, tool: Option<String>, reasoning: Option<String>) {
+        self.card.tool_parser = tool;
+        self.card.reasoning_parser = reasoning;
     }
 
     /// Bytes that all engines share.
@@ -153,8 +165,25 @@ impl Loaded {
         card.max_num_seqs = limits.max_num_seqs;
         card.max_num_batched_tokens = limits.max_num_batched_tokens;
         card.kv_events = limits.prefix_caching;
-        Ok(Embedded { card: Arc::new(card), handle: Handle::spawn(core, observer)? })
+        let handle = Handle::spawn_guided(core, observer, Arc::clone(&self.guides))?;
+        Ok(Embedded { card: Arc::new(card), handle })
     }
+}
+
+/// One compiler for all engines of the model, made when it is first needed.
+fn guides(card: &ModelCard) -> Guides {
+    let (spec, size, eos) = (card.tokenizer.clone(), card.vocab_size, card.special.eos.clone());
+    let made = OnceLock::new();
+    Arc::new(move || made.get_or_init(|| compiler(&spec, size, &eos)).clone())
+}
+
+fn compiler(spec: &TokenizerSpec, size: u32, eos: &[u32]) -> Result<Arc<Compiler>, Error> {
+    let tokenizer = Tokenizer::from_spec(spec)?;
+    let vocabulary = Vocabulary::new(size, eos, |id| match tokenizer.is_special(id) {
+        true => Vec::new(),
+        false => tokenizer.token_bytes(id).to_vec(),
+    })?;
+    Compiler::new(&vocabulary, Limits::default()).map(Arc::new)
 }
 
 fn clamp(value: usize) -> u32 {
@@ -200,6 +229,7 @@ pub(crate) mod fixture {
         let mut card = byte_card("tiny", "llama", vec![Vec::new(); 44]);
         card.context_length = clamp(weights.config().context_length);
         card.vocab_size = clamp(weights.config().vocab_size);
-        Loaded { weights, card, load_time_s: 0.25 }
+        card.guided = true;
+        Loaded { weights, guides: guides(&card), card, load_time_s: 0.25 }
     }
 }

@@ -1,5 +1,6 @@
 //! What sampling must remember of one sequence.
 
+use dynamo_guide::{Mask, Matcher};
 use dynamo_types::{Error, Request, Sampling};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -93,7 +94,7 @@ impl State {
         u64::from(self.answer_len)
     }
 
-    /// Bias, penalties, then the mask of end tokens that would come too early.
+    /// Bias and penalties.
     pub(super) fn adjust(&self, scores: &mut [f32]) {
         let sampling = &self.request.sampling;
         for &(token, bias) in &sampling.logit_bias {
@@ -109,13 +110,38 @@ impl State {
                 *score -= sampling.frequency_penalty * count as f32 + sampling.presence_penalty;
             }
         }
-        if self.answer_len < self.request.stopping.min_tokens {
+    }
+
+    /// Is the answer shorter than `min_tokens`?
+    fn is_early(&self) -> bool {
+        self.answer_len < self.request.stopping.min_tokens
+    }
+
+    /// Masks end tokens that would come too early.
+    pub(super) fn mask_early_ends(&self, scores: &mut [f32]) {
+        if self.is_early() {
             for &token in &self.ends {
                 if let Some(score) = scores.get_mut(token as usize) {
                     *score = f32::NEG_INFINITY;
                 }
             }
         }
+    }
+
+    /// What the guide allows, less what `min_tokens` and `ignore_eos` forbid. Where the two leave nothing the guide wins: a
+    /// complete answer ends.
+    ///
+    /// # Errors
+    /// As for [`Matcher::mask`].
+    pub fn mask(&self, matcher: &mut Matcher, eos: &[u32]) -> Result<Mask, Error> {
+        let mut mask = matcher.mask()?;
+        if self.is_early() {
+            mask.take_out(&self.ends);
+        }
+        if self.request.stopping.ignore_eos {
+            mask.take_out(eos);
+        }
+        Ok(mask)
     }
 
     /// Does this token end the answer?

@@ -12,6 +12,7 @@ fn request(sampling: Sampling) -> Request {
         resumed: 0,
         sampling,
         stopping: Stopping { max_tokens: 10, ..Default::default() },
+        guide: None,
         output: Default::default(),
         routing: Default::default(),
     }
@@ -92,9 +93,9 @@ proptest! {
         let mut last = None;
         for position in 0..300 {
             let sampling = Sampling { seed: position, ..sampling.clone() };
-            let choice = sampler.sample(&mut scores.clone(), &state(sampling.clone())).unwrap();
+            let choice = sampler.sample(&mut scores.clone(), &state(sampling.clone()), None).unwrap();
             prop_assert!(expected.contains(&choice.token), "{} is not in the running", choice.token);
-            let again = Sampler::default().sample(&mut scores.clone(), &state(sampling)).unwrap();
+            let again = Sampler::default().sample(&mut scores.clone(), &state(sampling), None).unwrap();
             prop_assert_eq!(&choice, &again);
             last = Some(choice);
         }
@@ -167,7 +168,7 @@ fn draws_follow_the_distribution() {
         let mut counts = vec![0u32; scores.len()];
         let mut state = state(Sampling { seed: 11, ..sampling.clone() });
         for _ in 0..DRAWS {
-            let token = sampler.sample(&mut scores.clone(), &state).unwrap().token;
+            let token = sampler.sample(&mut scores.clone(), &state, None).unwrap().token;
             state.accept(token);
             counts[token as usize] += 1;
         }
@@ -188,7 +189,7 @@ fn greedy_takes_the_lowest_of_equals() {
     let greedy = Sampling { temperature: 0.0, ..Default::default() };
     let mut row = vec![0.0; 500];
     (row[77], row[300]) = (2.0, 2.0);
-    assert_eq!(Sampler::default().sample(&mut row.clone(), &state(greedy)).unwrap().token, 77);
+    assert_eq!(Sampler::default().sample(&mut row.clone(), &state(greedy), None).unwrap().token, 77);
     let top = Sampler::default().logprob(&row, 300, 2).unwrap();
     assert_eq!((top.token, top.top[0].0, top.top[1].0), (300, 77, 300));
 }
@@ -212,6 +213,7 @@ fn penalties_count_as_documented() {
     state.accept(4);
     let mut row = vec![8.0, 8.0, -8.0, 8.0, 8.0, -8.0, 0.0];
     state.adjust(&mut row);
+    state.mask_early_ends(&mut row);
     let once = 0.5 + 0.25;
     assert_eq!(row, [8.0, 4.0, -16.0, 4.0 - once, 4.0 - 2.0 * 0.5 - 0.25, -8.0, 10.0]);
     assert_eq!(state.answer_index(), 3);
@@ -226,7 +228,7 @@ fn end_tokens_wait_for_min_tokens() {
     let row = vec![9.0, 1.0, 1.0, 1.0, 1.0, 8.0];
     let mut sampler = Sampler::default();
     for expected in [1, 1, 0] {
-        let token = sampler.sample(&mut row.clone(), &state).unwrap().token;
+        let token = sampler.sample(&mut row.clone(), &state, None).unwrap().token;
         assert_eq!(token, expected);
         state.accept(token);
     }
@@ -242,7 +244,8 @@ fn log_probabilities_are_taken_before_temperature() {
     let row = vec![1.0f32, 3.0, 2.0, f32::NEG_INFINITY];
     let total: f64 = row.iter().map(|&score| f64::from(score).exp()).sum();
     let exact = |id: usize| (f64::from(row[id]) - total.ln()) as f32;
-    let choice = Sampler::default().sample(&mut row.clone(), &State::new(Arc::new(wanted), &[])).unwrap();
+    let choice =
+        Sampler::default().sample(&mut row.clone(), &State::new(Arc::new(wanted), &[]), None).unwrap();
     let logprob = choice.logprob.unwrap();
     assert!((logprob.logprob - exact(choice.token as usize)).abs() < 1e-5);
     assert_eq!(
@@ -260,7 +263,7 @@ fn unusable_scores_are_an_engine_fault() {
             let mut row = vec![0.0; 200];
             row[130] = bad;
             let state = state(Sampling { temperature, ..Default::default() });
-            let error = Sampler::default().sample(&mut row, &state).unwrap_err();
+            let error = Sampler::default().sample(&mut row, &state, None).unwrap_err();
             assert_eq!(error.class(), dynamo_types::Class::Internal);
         }
     }

@@ -38,6 +38,7 @@ fn any_request() -> impl Strategy<Value = Request> {
             resumed: resumed.min(tokens.len() as u32 - 1),
             sampling,
             stopping: Stopping { max_tokens, min_tokens, stop_token_ids: vec![23], ignore_eos },
+            guide: None,
             output,
             ..request(&tokens, 0)
         },

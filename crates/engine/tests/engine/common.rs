@@ -222,6 +222,7 @@ pub(crate) fn request(tokens: &[u32], max_tokens: u32) -> Request {
         resumed: 0,
         sampling: dynamo_types::Sampling { temperature: 0.0, ..Default::default() },
         stopping: Stopping { max_tokens, ..Default::default() },
+        guide: None,
         output: Default::default(),
         routing: Default::default(),
     }

@@ -13,6 +13,7 @@ fn request(tokens: Vec<u32>, max_tokens: u32) -> Request {
         resumed: 0,
         sampling: dynamo_types::Sampling { seed: 7, ..Default::default() },
         stopping: Stopping { max_tokens, ..Default::default() },
+        guide: None,
         output: Default::default(),
         routing: Default::default(),
     }

@@ -23,6 +23,9 @@ pub(crate) fn record(worker: u64, block_size: u32) -> ModelRecord {
         max_num_seqs: 64,
         max_num_batched_tokens: 8192,
         kv_events: true,
+        guided: false,
+        tool_parser: None,
+        reasoning_parser: None,
         created_s: 0,
     };
     let instance = Instance {

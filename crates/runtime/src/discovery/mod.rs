@@ -147,6 +147,9 @@ pub(crate) mod fixture {
                 max_num_seqs: 8,
                 max_num_batched_tokens: 512,
                 kv_events: true,
+                guided: false,
+                tool_parser: None,
+                reasoning_parser: None,
                 created_s: 0,
             }),
         }

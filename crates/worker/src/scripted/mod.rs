@@ -59,6 +59,8 @@ impl Scripted {
         card.total_kv_blocks = book.context_length.div_ceil(book.block_size.max(1));
         card.max_num_seqs = u32::try_from(MAX_STREAMS).unwrap_or(u32::MAX);
         card.max_num_batched_tokens = book.context_length;
+        card.tool_parser.clone_from(&book.tool_parser);
+        card.reasoning_parser.clone_from(&book.reasoning_parser);
         let shared = Arc::new(Shared {
             state: Mutex::new(State::new(book)),
             observer,

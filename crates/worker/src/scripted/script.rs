@@ -120,6 +120,9 @@ pub struct Book {
     pub scripts: Vec<Script>,
     /// Pieces that later scripts will need: a card cannot grow once it is published.
     pub extra_pieces: Vec<String>,
+    /// For the card.
+    pub tool_parser: Option<String>,
+    pub reasoning_parser: Option<String>,
 }
 
 impl Default for Book {
@@ -130,6 +133,8 @@ impl Default for Book {
             block_size: 16,
             scripts: Vec::new(),
             extra_pieces: Vec::new(),
+            tool_parser: None,
+            reasoning_parser: None,
         }
     }
 }

@@ -24,6 +24,7 @@ fn request(prompt: &str) -> Request {
         resumed: 0,
         sampling: Default::default(),
         stopping: Stopping { max_tokens: 100, ..Default::default() },
+        guide: None,
         output: Default::default(),
         routing: Default::default(),
     }

@@ -72,6 +72,7 @@ fn request(name: &str, tokens: Vec<u32>, max_tokens: u32) -> Request {
         resumed: 0,
         sampling: dynamo_types::Sampling { temperature: 0.0, ..Default::default() },
         stopping: Stopping { max_tokens, ..Default::default() },
+        guide: None,
         output: Default::default(),
         routing: Default::default(),
     }
