@@ -82,3 +82,12 @@ require_toolchain() {
     command -v cc >/dev/null 2>&1 || apt_install gcc libc6-dev ||
         die "a C compiler is missing (cargo links with it). On Debian: apt-get install gcc libc6-dev"
 }
+
+# Makes headless Chromium and its WebDriver callable, or says what to do.
+require_browser() {
+    local missing=()
+    [ -n "${CHROMIUM:-}" ] || command -v chromium >/dev/null 2>&1 || missing+=(chromium)
+    [ -n "${CHROMEDRIVER:-}" ] || command -v chromedriver >/dev/null 2>&1 || missing+=(chromium-driver)
+    [ "${#missing[@]}" = 0 ] || apt_install "${missing[@]}" ||
+        die "the page is tested in headless Chromium, and ${missing[*]} cannot be installed here. On Debian, as root: apt-get install chromium chromium-driver. Or name the programs in CHROMIUM and CHROMEDRIVER."
+}

@@ -35,6 +35,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PORT")]
     port: Option<String>,
 
+    /// File of API keys, one a line; requests without one get 401 [default: everybody may ask]
+    #[arg(long, value_name = "FILE")]
+    api_keys_file: Option<String>,
+
     /// Workers in this process; they share the weights [default: 2]
     #[arg(long, value_name = "N")]
     workers: Option<String>,
@@ -58,6 +62,14 @@ pub(crate) struct ServeArgs {
     /// KV blocks of each worker [default: 2048]
     #[arg(long, value_name = "N")]
     kv_blocks: Option<String>,
+
+    /// How the model writes tool calls, such as hermes [default: calls stay in the text]
+    #[arg(long, value_name = "NAME")]
+    tool_parser: Option<String>,
+
+    /// How the model marks its reasoning, such as qwen3 [default: reasoning stays in the text]
+    #[arg(long, value_name = "NAME")]
+    reasoning_parser: Option<String>,
 
     /// human or json [default: human]
     #[arg(long, value_name = "FORMAT")]
@@ -88,12 +100,15 @@ impl ServeArgs {
             ("served_model_name", &self.served_model_name),
             ("frontend.host", &self.host),
             ("frontend.port", &self.port),
+            ("frontend.api_keys_file", &self.api_keys_file),
             ("workers", &self.workers),
             ("worker.threads", &self.threads),
             ("router.mode", &self.router_mode),
             ("engine", &self.engine),
             ("script", &self.script),
             ("worker.kv_blocks", &self.kv_blocks),
+            ("worker.tool_parser", &self.tool_parser),
+            ("worker.reasoning_parser", &self.reasoning_parser),
             ("log_format", &self.log_format),
         ];
         let mut overrides: Vec<(String, String)> = named

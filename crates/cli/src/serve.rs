@@ -196,6 +196,9 @@ async fn load(settings: &Settings) -> Result<Source, String> {
             if let Some(name) = &settings.served_model_name {
                 book.model.clone_from(name);
             }
+            // What the settings say wins over the script.
+            book.tool_parser = settings.worker.tool_parser.clone().or(book.tool_parser);
+            book.reasoning_parser = settings.worker.reasoning_parser.clone().or(book.reasoning_parser);
             Ok(Source::Scripted(Box::new(book)))
         }
         Engine::Embedded => {
@@ -207,7 +210,9 @@ async fn load(settings: &Settings) -> Result<Source, String> {
                 Loaded::open(&path, name.as_deref(), &mut |done, total| progress.show(done, total))
                     .map_err(|error| error.to_string())
             });
-            let loaded = loading.await.map_err(|error| format!("loading the model failed: {error}"))??;
+            let mut loaded =
+                loading.await.map_err(|error| format!("loading the model failed: {error}"))??;
+            loaded.set_parsers(settings.worker.tool_parser.clone(), settings.worker.reasoning_parser.clone());
             Ok(Source::Embedded(Box::new(loaded)))
         }
     }
@@ -252,7 +257,9 @@ impl Source {
                     ..mock::Options::default()
                 };
                 let name = settings.served_model_name.as_deref().unwrap_or("mock");
-                let (card, options) = mock::card(name, options);
+                let (mut card, options) = mock::card(name, options);
+                card.tool_parser.clone_from(&worker.tool_parser);
+                card.reasoning_parser.clone_from(&worker.reasoning_parser);
                 Arc::new(mock::Mock::new(card, options, &RealClock::new(), observer)?)
             }
             Self::Scripted(book) => {

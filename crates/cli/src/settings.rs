@@ -1,7 +1,8 @@
 //! The configuration of `dynamo serve`: one struct, and what is said about its keys.
 
-use dynamo_runtime::config::{Key, Schema};
+use dynamo_runtime::config::{Key, Schema, nearest};
 use dynamo_runtime::logging::Format;
+use dynamo_text::parsers;
 use serde::{Deserialize, Serialize};
 
 /// Everything that can be set about `dynamo serve`.
@@ -47,6 +48,8 @@ pub(crate) struct WorkerSettings {
     pub(crate) prefix_caching: bool,
     /// Speed of the mock engine as a multiple of its timing model.
     pub(crate) mock_speedup_ratio: f64,
+    pub(crate) tool_parser: Option<String>,
+    pub(crate) reasoning_parser: Option<String>,
 }
 
 impl Default for Settings {
@@ -79,6 +82,8 @@ impl Default for WorkerSettings {
             max_waiting: 4096,
             prefix_caching: true,
             mock_speedup_ratio: 1.0,
+            tool_parser: None,
+            reasoning_parser: None,
         }
     }
 }
@@ -101,10 +106,12 @@ impl Settings {
             ("worker.max_num_seqs", self.worker.max_num_seqs),
             ("worker.max_num_batched_tokens", self.worker.max_num_batched_tokens),
         ];
-        match positive.into_iter().find(|(_, value)| *value == 0) {
-            Some((key, _)) => Err(format!("{key}: expected at least 1, found 0")),
-            None => Ok(()),
+        if let Some((key, _)) = positive.into_iter().find(|(_, value)| *value == 0) {
+            return Err(format!("{key}: expected at least 1, found 0"));
         }
+        let (tool, reasoning) = (&self.worker.tool_parser, &self.worker.reasoning_parser);
+        known("worker.tool_parser", tool.as_deref(), parsers::tool_names())?;
+        known("worker.reasoning_parser", reasoning.as_deref(), parsers::reasoning_names())
     }
 
     pub(crate) fn threads_per_worker(&self) -> usize {
@@ -114,6 +121,17 @@ impl Settings {
             threads => threads as usize,
         }
     }
+}
+
+/// Refuses a name that is not among `names`.
+fn known(key: &str, name: Option<&str>, names: impl Iterator<Item = &'static str>) -> Result<(), String> {
+    let Some(name) = name else { return Ok(()) };
+    let names: Vec<&str> = names.collect();
+    if names.contains(&name) {
+        return Ok(());
+    }
+    let meant = nearest(name, names.iter().copied()).unwrap_or_default();
+    Err(format!("{key}: unknown parser `{name}`; did you mean `{meant}`? Known are {}", names.join(", ")))
 }
 
 /// What is said about the keys: meaning, flag, and the names under which users of the reference system know them.
@@ -149,6 +167,8 @@ fn frontend_keys() -> impl Iterator<Item = Key> {
             "frontend.write_timeout_ms",
             "A client that reads nothing of its answer for this long is dropped",
         ),
+        Key::new("frontend.api_keys_file", "File of API keys, one a line; requests without one get 401")
+            .flag("--api-keys-file"),
         Key::new("frontend.max_connections", "Open client connections"),
         Key::new("frontend.unknown_fields", "Request fields nobody knows: `ignore`, `warn` or `reject`"),
         Key::new("frontend.limits.stop", "Most stop strings of one request"),
@@ -203,6 +223,13 @@ fn worker_keys() -> impl Iterator<Item = Key> {
         Key::new("worker.max_num_batched_tokens", "Rows of one engine step, prefill and decode together"),
         Key::new("worker.max_waiting", "Requests one worker holds back; 529 above it"),
         Key::new("worker.prefix_caching", "Reuse the KV of prompts that begin alike"),
+        Key::new("worker.tool_parser", "How the model writes tool calls: a parser's name, such as `hermes`")
+            .flag("--tool-parser"),
+        Key::new(
+            "worker.reasoning_parser",
+            "How the model marks its reasoning: a parser's name, such as `qwen3`",
+        )
+        .flag("--reasoning-parser"),
         Key::new("worker.mock_speedup_ratio", "Speed of the mock engine as a multiple of its timing model"),
     ]
     .into_iter()

@@ -63,6 +63,9 @@ async fn serve() -> Served {
         max_num_seqs: 64,
         max_num_batched_tokens: 2048,
         kv_events: true,
+        guided: false,
+        tool_parser: None,
+        reasoning_parser: None,
         created_s: 0,
     };
     let instance = Instance {

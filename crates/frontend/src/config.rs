@@ -3,6 +3,7 @@
 use dynamo_protocols::UnknownFields;
 use dynamo_protocols::limits::Limits;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// Settings of one frontend. Every limit a client can run into is here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,6 +29,9 @@ pub struct Config {
     pub body_timeout_ms: u64,
     /// A connection whose client reads nothing of a waiting answer for this long is closed.
     pub write_timeout_ms: u64,
+    /// File of API keys, one a line; requests without one of them get 401, except for `/`, `/health` and `/live`. Read
+    /// again when it changes. None: everybody may ask.
+    pub api_keys_file: Option<PathBuf>,
     /// Open client connections; further ones wait in the kernel's accept queue.
     pub max_connections: usize,
     /// What happens to request fields nobody knows (R10).
@@ -59,6 +63,7 @@ impl Default for Config {
             header_timeout_ms: 75_000,
             body_timeout_ms: 30_000,
             write_timeout_ms: 60_000,
+            api_keys_file: None,
             max_connections: 16_384,
             unknown_fields: UnknownFields::Warn,
             limits: Limits::default(),

@@ -6,7 +6,7 @@ use crate::http::{self, Body};
 use crate::identity::choice_seed;
 use crate::metrics::RequestMetrics;
 use crate::model::Model;
-use crate::plan::{Answer, Api, Call, Head, Plan};
+use crate::plan::{Answer, Api, Call, Head, Plan, Reply, Splitting};
 use crate::prepare::{self, Tokens};
 use crate::record::{Identity, Record};
 use crate::shared::{Phase, Shared};
@@ -51,7 +51,6 @@ fn draining() -> Error {
 /// A request that can be sent to workers.
 struct Prepared {
     plan: Plan,
-    answer: Box<dyn Answer>,
     dropped: Vec<String>,
     model: Arc<Model>,
     tokenizer: Arc<Tokenizer>,
@@ -64,7 +63,7 @@ async fn prepare(
     api: &'static Api,
     request: hyper::Request<Incoming>,
     record: &mut Record,
-) -> Result<Prepared> {
+) -> Result<(Prepared, Reply)> {
     let (parts, body) = request.into_parts();
     if shared.phase() != Phase::Serving {
         shared.bodies.skip(&parts.headers, body).await;
@@ -74,7 +73,7 @@ async fn prepare(
     let size = received.bytes.len();
     let context = Arc::clone(shared);
     let translate = move || (api.translate)(&received.bytes, &context.options);
-    let Call { mut plan, prompts, answer, dropped } = prepare::offload(shared, size, translate).await?;
+    let Call { mut plan, prompts, reply, dropped } = prepare::offload(shared, size, translate).await?;
     record.set_stream(plan.stream);
     let model = shared.catalog.find(&plan.model)?;
     let handles = record.identify(model.name(), plan.stream);
@@ -82,7 +81,8 @@ async fn prepare(
     let text = Arc::clone(model.usable()?);
     check_pin(&model, &plan)?;
     let (served, tokenizer) = (Arc::clone(&model), Arc::clone(&text.tokenizer));
-    let tokenise = move || prepare::tokens(&served, &text, &plan, prompts).map(|tokens| (plan, tokens));
+    let fits = matches!(reply, Reply::Answer(_));
+    let tokenise = move || prepare::tokens(&served, &text, &plan, prompts, fits).map(|tokens| (plan, tokens));
     let (plan, (tokens, spent)) = prepare::offload(shared, size, tokenise).await?;
     spent.observe(&shared.metrics);
     let total: usize = tokens.iter().map(|tokens| tokens.ids.len()).sum();
@@ -91,16 +91,29 @@ async fn prepare(
         let fields = dropped.join(", ");
         tracing::warn!(request_id = %record.id(), model = %model.name(), fields, "request fields without effect");
     }
-    Ok(Prepared { plan, answer, dropped, model, tokenizer, tokens, handles })
+    Ok((Prepared { plan, dropped, model, tokenizer, tokens, handles }, reply))
 }
 
 /// Dispatches and writes. From here on the generation keeps the record, and with it the outcome.
-async fn answer(shared: &Arc<Shared>, mut prepared: Prepared, record: Record) -> Result<Response<Body>> {
-    let head = head(&record, &mut prepared);
-    let generation = begin(shared, &prepared, record);
-    let Prepared { plan, mut answer, dropped, .. } = prepared;
-    answer.begin(head);
-    let mut response = write(generation, answer, plan.stream).await?;
+async fn answer(
+    shared: &Arc<Shared>,
+    (mut prepared, reply): (Prepared, Reply),
+    mut record: Record,
+) -> Result<Response<Body>> {
+    let dropped = std::mem::take(&mut prepared.dropped);
+    let mut response = match reply {
+        Reply::Count(body) => {
+            let body = body(record.usage.prompt_tokens)?;
+            record.succeed();
+            http::json(StatusCode::OK, body)
+        }
+        Reply::Answer(mut answer) => {
+            let head = head(&record, &mut prepared);
+            let generation = begin(shared, &prepared, !head.splitting.is_plain(), record);
+            answer.begin(head);
+            write(generation, answer, prepared.plan.stream).await?
+        }
+    };
     http::set_ignored_fields(&mut response, &dropped);
     Ok(response)
 }
@@ -120,11 +133,28 @@ fn head(record: &Record, prepared: &mut Prepared) -> Head {
         model: Arc::clone(prepared.model.name()),
         n: prepared.plan.n,
         echo: prepared.tokens.iter_mut().filter_map(|tokens| tokens.text.take()).collect(),
+        splitting: splitting(prepared),
+    }
+}
+
+/// The split that the model's card names, for answers to conversations.
+fn splitting(prepared: &Prepared) -> Splitting {
+    let Some(start) = prepared.tokens.first().and_then(|tokens| tokens.start) else {
+        return Splitting::default();
+    };
+    let card = &prepared.model.card;
+    let tools = prepared.plan.tools.clone();
+    Splitting {
+        reasoning: card.reasoning_parser.clone(),
+        tool: card.tool_parser.clone().filter(|_| tools.is_some()),
+        tools: tools.unwrap_or_default(),
+        start,
     }
 }
 
 /// Makes a job for every choice of every prompt: index = prompt index times `n` plus choice.
-fn begin(shared: &Arc<Shared>, prepared: &Prepared, record: Record) -> Generation {
+/// `is_split`: a parser reads the text.
+fn begin(shared: &Arc<Shared>, prepared: &Prepared, is_split: bool, record: Record) -> Generation {
     let Prepared { plan, model, tokenizer, handles, .. } = prepared;
     let seed = plan.seed.unwrap_or_else(|| shared.identities.seed());
     let mut jobs = Vec::with_capacity(prepared.tokens.len() * plan.n as usize);
@@ -139,7 +169,7 @@ fn begin(shared: &Arc<Shared>, prepared: &Prepared, record: Record) -> Generatio
                 hashes: tokens.hashes.clone(),
                 expected_output_tokens: plan.expected_output_tokens,
             };
-            jobs.push((job, Decoder::new(Arc::clone(tokenizer), decoding(model, plan))));
+            jobs.push((job, Decoder::new(Arc::clone(tokenizer), decoding(model, plan, is_split))));
         }
     }
     Generation::new(Arc::clone(shared), Arc::clone(model), record, plan.n, jobs)
@@ -160,18 +190,20 @@ fn request(id: &RequestId, model: &Model, plan: &Plan, tokens: &Tokens, seed: u6
             min_tokens: plan.stopping.min_tokens.min(tokens.max_tokens),
             ..plan.stopping.clone()
         },
+        guide: plan.guide.clone(),
         output: plan.output.clone(),
         routing: plan.routing.clone(),
     }
 }
 
-fn decoding(model: &Model, plan: &Plan) -> DecoderOptions {
+fn decoding(model: &Model, plan: &Plan, is_split: bool) -> DecoderOptions {
     DecoderOptions {
         stop: plan.stop.clone(),
         stop_token_ids: plan.stopping.stop_token_ids.clone(),
         eos: if plan.stopping.ignore_eos { Vec::new() } else { model.card.special.eos.clone() },
         min_tokens: plan.stopping.min_tokens,
         skip_special_tokens: plan.skip_special_tokens,
+        keep_markers: is_split,
         include_stop_str_in_output: plan.include_stop_str_in_output,
         logprobs: plan.output.logprobs.is_some(),
     }

@@ -7,6 +7,7 @@
 mod api;
 mod body;
 mod catalog;
+mod compute;
 mod config;
 mod dispatch;
 mod error;
@@ -14,8 +15,10 @@ mod generate;
 mod generation;
 mod http;
 mod identity;
+mod keys;
 mod metrics;
 mod model;
+mod page;
 mod plan;
 mod prepare;
 mod record;
@@ -24,6 +27,7 @@ mod server;
 mod service;
 mod shared;
 mod stall;
+mod status;
 mod stream;
 mod watch;
 

@@ -10,6 +10,7 @@ use dynamo_runtime::metrics::{
 };
 use dynamo_runtime::sync::{read, write};
 use rustc_hash::FxHashMap;
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, RwLock};
 
 /// Label of requests whose model does not exist: bounds the number of series.
@@ -21,6 +22,10 @@ const MIGRATION_TYPE: &str = "migration_type";
 const NEW_REQUEST: &str = "new_request";
 /// Ours.
 const OPEN_CONNECTIONS: &str = "dynamo_frontend_open_connections";
+/// Ours.
+const UNAUTHORIZED_TOTAL: &str = "dynamo_frontend_unauthorized_total";
+/// Ours.
+const ANSWERED_PROMPT_TOKENS_TOTAL: &str = "dynamo_frontend_answered_prompt_tokens_total";
 /// Ours.
 const WORKER_ACTIVE_REQUESTS: &str = "dynamo_frontend_worker_active_requests";
 
@@ -36,6 +41,7 @@ pub(crate) struct Metrics {
     pub(crate) registry: Registry,
     pub(crate) requests: IntCounterVec,
     pub(crate) disconnected_clients: IntCounter,
+    pub(crate) unauthorized: IntCounter,
     pub(crate) tokenize: Histogram,
     pub(crate) template: Histogram,
     pub(crate) connections: IntGauge,
@@ -61,6 +67,7 @@ struct PerModel {
     migrations: IntCounterVec,
     placements: IntCounterVec,
     output_tokens: IntCounterVec,
+    answered_prompt_tokens: IntCounterVec,
     duration: HistogramVec,
     time_to_first_token: HistogramVec,
     inter_token_latency: HistogramVec,
@@ -93,6 +100,9 @@ pub(crate) struct WorkerGauges {
 pub(crate) struct RequestMetrics {
     pub(crate) model: Arc<str>,
     pub(crate) endpoint: &'static str,
+    pub(crate) stream: bool,
+    /// Of this kind, being served.
+    pub(crate) open: AtomicI64,
     pub(crate) started: IntCounter,
     pub(crate) succeeded: IntCounter,
     pub(crate) active: IntGauge,
@@ -101,6 +111,8 @@ pub(crate) struct RequestMetrics {
     pub(crate) migrations: IntCounter,
     pub(crate) placements: IntCounter,
     pub(crate) output_tokens: IntCounter,
+    /// Prompts of answered requests: what `cached_tokens` is a part of.
+    pub(crate) answered_prompt_tokens: IntCounter,
     pub(crate) duration: Histogram,
     pub(crate) time_to_first_token: Histogram,
     pub(crate) inter_token_latency: Histogram,
@@ -123,6 +135,7 @@ impl Metrics {
                 frontend::DISCONNECTED_CLIENTS,
                 "Requests whose client left before the answer was complete.",
             )?,
+            unauthorized: registry.counter(UNAUTHORIZED_TOTAL, "Requests without a valid API key.")?,
             tokenize: registry.histogram(
                 frontend::TOKENIZE_SECONDS,
                 "Tokenising a request's prompts.",
@@ -156,6 +169,11 @@ impl Metrics {
             handles: RwLock::default(),
             registry,
         })
+    }
+
+    /// Every kind of request there was so far.
+    pub(crate) fn kinds(&self) -> Vec<Arc<RequestMetrics>> {
+        read(&self.handles).values().cloned().collect()
     }
 
     /// The resolved label sets of one kind of request. `model` is a served name: never free text of a client.
@@ -206,6 +224,11 @@ impl PerModel {
             )?,
             placements: registry.counters(router::REQUESTS_TOTAL, "Placements made by the router.", model)?,
             output_tokens: registry.counters(frontend::OUTPUT_TOKENS_TOTAL, "Answer tokens.", model)?,
+            answered_prompt_tokens: registry.counters(
+                ANSWERED_PROMPT_TOKENS_TOTAL,
+                "Prompt tokens of answered requests; the cache hit rate is the sum of cached tokens over it.",
+                model,
+            )?,
             duration: histograms(
                 frontend::REQUEST_DURATION_SECONDS,
                 "From head to end.",
@@ -252,6 +275,8 @@ impl PerModel {
         RequestMetrics {
             model: Arc::clone(model),
             endpoint,
+            stream,
+            open: AtomicI64::new(0),
             started: self.started.with_label_values(&request),
             succeeded: requests.with_label_values(&[name, endpoint, request_type(stream), "success", ""]),
             active: self.active.with_label_values(&one),
@@ -260,6 +285,7 @@ impl PerModel {
             migrations: self.migrations.with_label_values(&[name, NEW_REQUEST]),
             placements: self.placements.with_label_values(&one),
             output_tokens: self.output_tokens.with_label_values(&one),
+            answered_prompt_tokens: self.answered_prompt_tokens.with_label_values(&one),
             duration: self.duration.with_label_values(&one),
             time_to_first_token: self.time_to_first_token.with_label_values(&one),
             inter_token_latency: self.inter_token_latency.with_label_values(&one),

@@ -2,6 +2,7 @@
 
 use dynamo_router::Router;
 use dynamo_runtime::sync::{read, write};
+use dynamo_text::parsers::{self, Splitter};
 use dynamo_text::{Template, Tokenizer};
 use dynamo_types::{Error, Instance, InstanceId, ModelCard, Result};
 use rustc_hash::FxHashMap;
@@ -25,8 +26,12 @@ impl Text {
     /// Compiles what the card describes. Slow (a tokenizer of 50,000 entries takes tens of milliseconds and more).
     ///
     /// # Errors
-    /// The tokenizer is broken: nothing can be served then.
+    /// The tokenizer is broken, or a parser is not known here: nothing can be served then.
     pub(crate) fn build(card: &ModelCard, shared: Option<Arc<Tokenizer>>) -> Result<Self> {
+        let (reasoning, tool) = (card.reasoning_parser.as_deref(), card.tool_parser.as_deref());
+        if let Err(error) = Splitter::new(reasoning, tool, &parsers::Options::default()) {
+            return Err(Error::internal(error.to_string()));
+        }
         let tokenizer = match shared {
             Some(tokenizer) => tokenizer,
             None => Arc::new(Tokenizer::from_spec(&card.tokenizer)?),
@@ -107,7 +112,7 @@ impl Model {
     /// Called once, when the text parts are built or have failed.
     pub(crate) fn set_text(&self, text: Result<Arc<Text>>) {
         if let Err(error) = &text {
-            tracing::error!(model = %self.name(), %error, "the model cannot be served: its tokenizer is broken");
+            tracing::error!(model = %self.name(), %error, "the model cannot be served: what its card describes cannot be built");
         }
         // A second call would mean that two builds ran for one model; the first result stands.
         let _ = self.text.set(text);

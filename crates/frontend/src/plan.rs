@@ -5,7 +5,8 @@ use crate::record::Usage;
 use bytes::{Bytes, BytesMut};
 use dynamo_protocols::openai::chat;
 use dynamo_text::TextDelta;
-use dynamo_types::{Error, OutputOptions, RoutingHints, Sampling, Stopping};
+use dynamo_text::parsers::{Start, Tools};
+use dynamo_types::{Error, Guide, OutputOptions, RoutingHints, Sampling, Stopping};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
@@ -21,9 +22,17 @@ pub(crate) struct Api {
 pub(crate) struct Call {
     pub(crate) plan: Plan,
     pub(crate) prompts: Vec<Prompt>,
-    pub(crate) answer: Box<dyn Answer>,
+    pub(crate) reply: Reply,
     /// Fields without effect (R10).
     pub(crate) dropped: Vec<String>,
+}
+
+/// What the client gets.
+pub(crate) enum Reply {
+    /// What a worker generates, in these words.
+    Answer(Box<dyn Answer>),
+    /// The number of tokens of the prompts; no worker is asked.
+    Count(fn(u32) -> Result<Bytes, Error>),
 }
 
 /// How to generate. Ids, seeds and the room left in the context are filled in later.
@@ -39,6 +48,7 @@ pub(crate) struct Plan {
     pub(crate) seed: Option<u64>,
     pub(crate) sampling: Sampling,
     pub(crate) stopping: Stopping,
+    pub(crate) guide: Option<Guide>,
     /// Stop strings.
     pub(crate) stop: Vec<String>,
     pub(crate) include_stop_str_in_output: bool,
@@ -49,6 +59,8 @@ pub(crate) struct Plan {
     pub(crate) expected_output_tokens: Option<u32>,
     /// The answer repeats the prompt, so its text is needed.
     pub(crate) echo: bool,
+    /// The tools the model may call. None: nothing in its text is a call.
+    pub(crate) tools: Option<Arc<Tools>>,
 }
 
 /// One prompt.
@@ -67,6 +79,24 @@ pub(crate) struct ChatPrompt {
     pub(crate) kwargs: Map<String, Value>,
 }
 
+/// How the text of an answer is split into text, reasoning and tool calls: by the model's card.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Splitting {
+    /// Names of parsers.
+    pub(crate) reasoning: Option<String>,
+    pub(crate) tool: Option<String>,
+    pub(crate) tools: Arc<Tools>,
+    /// How the answer begins after its prompt.
+    pub(crate) start: Start,
+}
+
+impl Splitting {
+    /// All text is for the user.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.reasoning.is_none() && self.tool.is_none()
+    }
+}
+
 /// What an answer is made out to.
 pub(crate) struct Head {
     /// A UUID; each API puts its own prefix in front.
@@ -77,6 +107,7 @@ pub(crate) struct Head {
     pub(crate) n: u32,
     /// Texts of the prompts, if the plan asked for `echo`.
     pub(crate) echo: Vec<String>,
+    pub(crate) splitting: Splitting,
 }
 
 /// Words an answer in the terms of one API. The streamed and the whole answer are made from the same deltas.

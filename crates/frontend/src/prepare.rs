@@ -5,8 +5,9 @@ use crate::model::{Model, Text};
 use crate::plan::{ChatPrompt, Plan, Prompt};
 use crate::shared::Shared;
 use dynamo_text::RenderInput;
+use dynamo_text::parsers::{Start, reasoning_start};
 use dynamo_types::hash::{Scope, local_hashes};
-use dynamo_types::{Error, Result};
+use dynamo_types::{Class, Error, Result};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -47,6 +48,8 @@ pub(crate) struct Tokens {
     pub(crate) text: Option<String>,
     /// Answer tokens it leaves room for, and the request asks for.
     pub(crate) max_tokens: u32,
+    /// How the answer to a conversation begins.
+    pub(crate) start: Option<Start>,
 }
 
 /// Seconds spent, for the metrics.
@@ -65,7 +68,8 @@ impl Spent {
     }
 }
 
-/// Renders and tokenises all prompts of a plan, and checks them against the model.
+/// Renders and tokenises all prompts of a plan, and checks them against the model. `fits`: an answer has to have room
+/// behind each.
 ///
 /// # Errors
 /// 400 for what the template refuses (R11), for prompts above the context limit and for ids the model does not have
@@ -75,13 +79,15 @@ pub(crate) fn tokens(
     text: &Text,
     plan: &Plan,
     prompts: Vec<Prompt>,
+    fits: bool,
 ) -> Result<(Vec<Tokens>, Spent)> {
     check_ids(model, plan)?;
+    check_guide(model, plan)?;
     let mut spent = Spent::default();
     let batched = prompts.len() > 1;
     let mut all = Vec::with_capacity(prompts.len());
     for (index, prompt) in prompts.into_iter().enumerate() {
-        let tokens = one(model, text, plan, prompt, &mut spent);
+        let tokens = one(model, text, plan, prompt, fits, &mut spent);
         all.push(tokens.map_err(|error| match (error.param(), batched) {
             (Some(_), _) => error,
             (None, true) => error.with_param(format!("{}[{index}]", plan.prompt_field)),
@@ -91,7 +97,15 @@ pub(crate) fn tokens(
     Ok((all, spent))
 }
 
-fn one(model: &Model, text: &Text, plan: &Plan, prompt: Prompt, spent: &mut Spent) -> Result<Tokens> {
+fn one(
+    model: &Model,
+    text: &Text,
+    plan: &Plan,
+    prompt: Prompt,
+    fits: bool,
+    spent: &mut Spent,
+) -> Result<Tokens> {
+    let mut start = None;
     let (ids, shown) = match prompt {
         Prompt::Tokens(ids) => {
             let vocab_size = model.card.vocab_size;
@@ -109,12 +123,22 @@ fn one(model: &Model, text: &Text, plan: &Plan, prompt: Prompt, spent: &mut Spen
         }
         Prompt::Chat(chat) => {
             let rendered = render(model, text, &chat, spent)?;
+            start = Some(begins(model, &chat, &rendered));
             (encode(model, text, &rendered, false, spent)?, None)
         }
     };
-    let max_tokens = room(&model.card, ids.len(), plan.max_tokens)?;
-    let hashes = model.by_prefix.then(|| hashes(model, plan, &ids, spent));
-    Ok(Tokens { ids: ids.into(), hashes, text: shown, max_tokens })
+    let max_tokens = if fits { room(&model.card, ids.len(), plan.max_tokens)? } else { 0 };
+    let hashes = (model.by_prefix && fits).then(|| hashes(model, plan, &ids, spent));
+    Ok(Tokens { ids: ids.into(), hashes, text: shown, max_tokens, start })
+}
+
+/// Does the rendered prompt open reasoning, or close it? Text of the assistant that the answer continues is behind it.
+fn begins(model: &Model, chat: &ChatPrompt, rendered: &str) -> Start {
+    let Some(parser) = &model.card.reasoning_parser else { return Start::Default };
+    match reasoning_start(parser, rendered) {
+        Start::Default if chat.continue_final_message => Start::Content,
+        start => start,
+    }
 }
 
 fn hashes(model: &Model, plan: &Plan, ids: &[u32], spent: &mut Spent) -> Arc<[u64]> {
@@ -125,7 +149,7 @@ fn hashes(model: &Model, plan: &Plan, ids: &[u32], spent: &mut Spent) -> Arc<[u6
     hashes.into()
 }
 
-fn render(model: &Model, text: &Text, chat: &ChatPrompt, spent: &mut Spent) -> Result<String> {
+pub(crate) fn render(model: &Model, text: &Text, chat: &ChatPrompt, spent: &mut Spent) -> Result<String> {
     let start = Instant::now();
     let now_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
     let rendered = model.template(text)?.render(&RenderInput {
@@ -140,7 +164,14 @@ fn render(model: &Model, text: &Text, chat: &ChatPrompt, spent: &mut Spent) -> R
     Ok(rendered)
 }
 
-fn encode(model: &Model, text: &Text, prompt: &str, plain: bool, spent: &mut Spent) -> Result<Vec<u32>> {
+/// `plain`: not rendered by a template, so the model's special tokens are put around it.
+pub(crate) fn encode(
+    model: &Model,
+    text: &Text,
+    prompt: &str,
+    plain: bool,
+    spent: &mut Spent,
+) -> Result<Vec<u32>> {
     let start = Instant::now();
     let mut ids = text.tokenizer.encode(prompt, plain)?;
     let special = &model.card.special;
@@ -171,6 +202,23 @@ fn room(card: &dynamo_types::ModelCard, prompt_len: usize, asked: Option<u32>) -
         .with_code("context_length_exceeded"));
     }
     Ok(asked.map_or(left, |asked| asked.min(left)))
+}
+
+/// 501 for a model whose engines cannot hold an answer to a grammar.
+fn check_guide(model: &Model, plan: &Plan) -> Result<()> {
+    match plan.guide.as_ref().filter(|_| !model.card.guided) {
+        Some(guide) => Err(Error::client(
+            Class::NotImplemented,
+            format!(
+                "`{}` asks for structured output, which the engine of model `{}` does not implement",
+                guide.field(),
+                model.name()
+            ),
+        )
+        .with_param(guide.field())
+        .with_code("unsupported_parameter")),
+        None => Ok(()),
+    }
 }
 
 /// Ids the engine would have to refuse.

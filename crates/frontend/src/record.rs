@@ -3,6 +3,7 @@
 use crate::metrics::{Metrics, RequestMetrics, UNKNOWN_MODEL, request_type};
 use dynamo_types::{Class, Error, RequestId, Side, WorkerRank};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -82,6 +83,7 @@ impl Record {
         let handles = self.metrics.handles(model, self.route, stream);
         handles.started.inc();
         handles.active.inc();
+        handles.open.fetch_add(1, Ordering::Relaxed);
         self.handles = Some(Arc::clone(&handles));
         handles
     }
@@ -125,10 +127,15 @@ impl Record {
             return;
         };
         handles.active.dec();
+        handles.open.fetch_sub(1, Ordering::Relaxed);
         handles.duration.observe(seconds(duration));
         match outcome {
             Ok(()) => {
                 handles.succeeded.inc();
+                // Requests that only count tokens reach no worker, and no cache.
+                if self.usage.cached_tokens.is_some() {
+                    handles.answered_prompt_tokens.inc_by(u64::from(self.usage.prompt_tokens));
+                }
                 handles.output_sequence.observe(f64::from(self.usage.completion_tokens));
                 handles.cached_tokens.observe(f64::from(self.usage.cached_tokens.unwrap_or(0)));
             }

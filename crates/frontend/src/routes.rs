@@ -2,17 +2,21 @@
 //! all come from it.
 
 use crate::api;
+use crate::compute::{self, Compute};
 use crate::generate;
-use crate::http::{self, Body};
+use crate::http::{self, Body, ErrorShape};
 use crate::identity::{is_presentable, is_uuid};
+use crate::keys;
+use crate::page;
 use crate::plan::Api;
 use crate::record::Identity;
 use crate::service;
 use crate::shared::{Phase, Shared};
-use dynamo_protocols::error_body;
+use crate::status;
+use dynamo_protocols::{anthropic, error_body};
 use dynamo_types::{Class, Error, RequestId};
 use hyper::body::Incoming;
-use hyper::header::{CONNECTION, HeaderValue};
+use hyper::header::{CONNECTION, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{HeaderMap, Method, Request, Response};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -29,6 +33,9 @@ pub(crate) enum Path {
 #[derive(Clone, Copy)]
 pub(crate) enum Handler {
     Generate(&'static Api),
+    Compute(&'static Compute),
+    /// 501 with what is missing: no worker of this release does it.
+    Absent(&'static str),
     /// At once, from what is known.
     Read(fn(&Shared, &str) -> Response<Body>),
 }
@@ -49,10 +56,24 @@ const fn post(template: &'static str, api: &'static Api) -> Route {
     Route { method: Method::POST, path: Path::Exact(template), template, handler: Handler::Generate(api) }
 }
 
+const fn compute(template: &'static str, api: &'static Compute) -> Route {
+    Route { method: Method::POST, path: Path::Exact(template), template, handler: Handler::Compute(api) }
+}
+
+const fn absent(method: Method, template: &'static str, missing: &'static str) -> Route {
+    Route { method, path: Path::Exact(template), template, handler: Handler::Absent(missing) }
+}
+
 /// More specific ones first.
 pub(crate) static ROUTES: &[Route] = &[
     post("/v1/chat/completions", &api::chat::API),
     post("/v1/completions", &api::completions::API),
+    post("/v1/messages", &api::messages::API),
+    post("/v1/messages/count_tokens", &api::messages::COUNT),
+    post("/v1/responses", &api::responses::API),
+    post("/v1/responses/input_tokens", &api::responses::COUNT),
+    compute("/tokenize", &api::tokenize::TOKENIZE),
+    compute("/detokenize", &api::tokenize::DETOKENIZE),
     get("/v1/models", service::models),
     Route {
         method: Method::GET,
@@ -70,7 +91,22 @@ pub(crate) static ROUTES: &[Route] = &[
     get("/live", service::live),
     get("/metrics", service::metrics),
     get("/openapi.json", service::openapi),
+    get("/", page::page),
+    get("/status.json", status::status),
+    absent(Method::POST, "/v1/embeddings", "a worker that makes embeddings"),
+    absent(Method::POST, "/v1/images/generations", "a worker that makes images"),
+    absent(Method::POST, "/v1/images/edits", "a worker that makes images"),
+    absent(Method::POST, "/v1/videos", "a worker that makes videos"),
+    absent(Method::POST, "/v1/videos/stream", "a worker that makes videos"),
+    absent(Method::POST, "/v1/audio/speech", "a worker that speaks"),
+    absent(Method::GET, "/v1/realtime", "a worker for realtime sessions"),
+    absent(Method::POST, "/v1/classify", "a worker that classifies"),
+    absent(Method::POST, "/v1/pooling", "a worker that pools"),
+    absent(Method::POST, "/v1/rerank", "a worker that ranks"),
 ];
+
+/// Served without a key: probes have none, and the page holds nothing and asks for one.
+const OPEN: &[&str] = &["/", "/health", "/live"];
 
 impl Path {
     /// The variable part, still encoded; empty for fixed paths.
@@ -131,9 +167,25 @@ pub(crate) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> R
 }
 
 async fn route(shared: &Arc<Shared>, request: Request<Incoming>, identity: Identity) -> Response<Body> {
+    if let Some(keys) = &shared.keys
+        && !OPEN.contains(&request.uri().path())
+        && let Err(error) = keys.check(request.headers())
+    {
+        shared.metrics.unauthorized.inc();
+        let mut response = refuse(shared, request, &error).await;
+        response.headers_mut().insert(WWW_AUTHENTICATE, keys::CHALLENGE);
+        return response;
+    }
     match find(request.method(), request.uri().path()) {
         Found::Route(route, inner) => match route.handler {
             Handler::Generate(api) => generate::handle(Arc::clone(shared), api, request, identity).await,
+            Handler::Compute(api) => compute::handle(Arc::clone(shared), api, request, identity).await,
+            Handler::Absent(missing) => {
+                let text =
+                    format!("{} is not implemented: it needs {missing}, and there is none", route.template);
+                let error = Error::client(Class::NotImplemented, text);
+                refuse(shared, request, &error).await
+            }
             Handler::Read(read) => {
                 tracing::debug!(request_id = %identity.id, route = route.template, "request");
                 read(shared, &decoded(inner))
@@ -160,7 +212,14 @@ async fn route(shared: &Arc<Shared>, request: Request<Incoming>, identity: Ident
 async fn refuse(shared: &Shared, request: Request<Incoming>, error: &Error) -> Response<Body> {
     let (parts, body) = request.into_parts();
     shared.bodies.skip(&parts.headers, body).await;
-    http::failure(error, shared.config.overload_status, error_body)
+    http::failure(error, shared.config.overload_status, shape(parts.uri.path()))
+}
+
+/// Clients of Anthropic's routes expect its errors there, whatever is wrong.
+fn shape(path: &str) -> ErrorShape {
+    let is_anthropic =
+        path.strip_prefix("/v1/messages").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    if is_anthropic { anthropic::error_body } else { error_body }
 }
 
 /// `x-dynamo-request-id` becomes the request's own id if it is a UUID; `x-request-id` is echoed whatever it is
@@ -242,15 +301,18 @@ mod tests {
     /// The document and the table name the same routes.
     #[test]
     fn the_openapi_document_is_complete() {
-        let document = dynamo_protocols::openapi::document();
+        let document = service::document();
         let mut documented: Vec<(String, String)> = Vec::new();
         for (path, methods) in document["paths"].as_object().unwrap() {
             let methods = methods.as_object().unwrap().keys().filter(|key| *key != "parameters");
             documented.extend(methods.map(|method| (method.to_uppercase(), path.clone())));
         }
         documented.sort();
-        let mut served: Vec<(String, String)> =
-            ROUTES.iter().map(|route| (route.method.to_string(), route.template.to_owned())).collect();
+        let mut served: Vec<(String, String)> = ROUTES
+            .iter()
+            .filter(|route| !matches!(route.handler, Handler::Absent(_)))
+            .map(|route| (route.method.to_string(), route.template.to_owned()))
+            .collect();
         served.sort();
         assert_eq!(documented, served);
     }

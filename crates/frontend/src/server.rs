@@ -121,6 +121,9 @@ impl Frontend {
         let orders = Arc::new(watch::Sender::new(Order::Serve));
         let mut tasks = JoinSet::new();
         tasks.spawn(watcher.run(listed));
+        if let Some(keys) = &shared.keys {
+            tasks.spawn(Arc::clone(keys).follow());
+        }
         let acceptor = Acceptor {
             listener,
             shared: Arc::clone(&shared),

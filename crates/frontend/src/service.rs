@@ -3,8 +3,10 @@
 use crate::http::{self, Body};
 use crate::metrics::{ModelGauges, WorkerGauges};
 use crate::model::{Model, State};
+use crate::page;
 use crate::shared::{Phase, Shared};
 use dynamo_protocols::error_body;
+use dynamo_protocols::limits::Routes;
 use dynamo_protocols::openai::models::{List, Model as ModelBody, NamespaceReady, Ready, WorkerType};
 use dynamo_router::BookedLoad;
 use dynamo_runtime::metrics::CONTENT_TYPE;
@@ -199,7 +201,17 @@ pub(crate) fn live(shared: &Shared, _: &str) -> Response<Body> {
 
 /// `GET /openapi.json`.
 pub(crate) fn openapi(shared: &Shared, _: &str) -> Response<Body> {
-    body(shared, StatusCode::OK, &dynamo_protocols::openapi::document())
+    body(shared, StatusCode::OK, &document())
+}
+
+/// Of what is served.
+pub(crate) fn document() -> serde_json::Value {
+    let extra =
+        [Routes::COUNT_TOKENS, Routes::RESPONSES, Routes::INPUT_TOKENS, Routes::TOKENIZE, Routes::DETOKENIZE];
+    let extra = extra.into_iter().fold(Routes::MESSAGES, Routes::and);
+    let mut document = dynamo_protocols::openapi::document_with(extra);
+    page::describe(&mut document);
+    document
 }
 
 /// `GET /metrics`, in Prometheus's text format.

@@ -5,6 +5,7 @@ use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::error::Error;
 use crate::identity::Identities;
+use crate::keys::Keys;
 use crate::metrics::Metrics;
 use dynamo_router::BookedLoad;
 use dynamo_runtime::plane::RequestPlane;
@@ -35,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) plane: Arc<dyn RequestPlane>,
     pub(crate) identities: Identities,
     pub(crate) bodies: BodyReader,
+    /// None: everybody may ask.
+    pub(crate) keys: Option<Arc<Keys>>,
     /// Large bodies are parsed and tokenised off the event loop, at most one per core at a time.
     pub(crate) offload: Arc<Semaphore>,
     /// Requests that are not over.
@@ -68,6 +71,8 @@ impl Shared {
             let reason = format!("must be between 400 and 999, found {}", config.overload_status);
             return Err(Error::Config { key: "overload_status", reason });
         }
+        let keys = config.api_keys_file.as_deref().map(Keys::open).transpose();
+        let keys = keys.map_err(|reason| Error::Config { key: "api_keys_file", reason })?.map(Arc::new);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Ok(Self {
             options: dynamo_protocols::Options {
@@ -79,6 +84,7 @@ impl Shared {
             plane,
             identities: Identities::new(),
             bodies: BodyReader::new(&config),
+            keys,
             offload: Arc::new(Semaphore::new(cores)),
             requests: TaskTracker::new(),
             listed,

@@ -1,7 +1,7 @@
 //! `POST /v1/completions`.
 
 use super::openai::{self, Frames, Wishes};
-use crate::plan::{Answer, Api, Call, Head, Prompt};
+use crate::plan::{Answer, Api, Call, Head, Prompt, Reply};
 use crate::record::Usage;
 use bytes::{Bytes, BytesMut};
 use dynamo_protocols::openai::completions::{self, Choice, Request, Response};
@@ -24,7 +24,7 @@ fn translate(body: &[u8], options: &Options) -> Result<Call> {
     Ok(Call {
         plan: openai::plan(request.common, "prompt", request.echo),
         prompts,
-        answer: Box::new(answer),
+        reply: Reply::Answer(Box::new(answer)),
         dropped: parsed.dropped,
     })
 }
@@ -94,8 +94,7 @@ impl Answer for CompletionAnswer {
             .collect();
         let id = openai::id("cmpl-", head);
         let response = Response::new(&id, head.created_s, &head.model, choices, openai::usage(usage));
-        let body = serde_json::to_vec(&response).map_err(|error| Error::internal(error.to_string()))?;
-        Ok(body.into())
+        openai::json(&response)
     }
 }
 

@@ -2,4 +2,8 @@
 
 pub(crate) mod chat;
 pub(crate) mod completions;
+pub(crate) mod messages;
 mod openai;
+pub(crate) mod responses;
+mod split;
+pub(crate) mod tokenize;

@@ -1,7 +1,9 @@
 //! R21, R22, R38: clients that leave.
 
 use crate::client::Client;
-use crate::harness::{Behaviour, Ending, Harness, ROUTES, all_pieces, ask, card, config, eventually};
+use crate::harness::{
+    ALL_ROUTES, Behaviour, Ending, Harness, ROUTES, all_pieces, ask, card, config, eventually,
+};
 use dynamo_frontend::Config;
 use dynamo_types::FinishReason::Stop;
 use dynamo_types::{Error, draw};
@@ -25,7 +27,7 @@ async fn r21_leaving_before_the_first_token_reaches_the_engine() {
     let silent: Behaviour = Arc::new(|_| Ok((vec![], Ending::Hang)));
     let mute = harness.worker(2, card("mute", &[]), silent).await;
     let mut left = 0;
-    for (route, stream) in ROUTES {
+    for (route, stream) in ALL_ROUTES {
         for goodbye in [Goodbye::Close, Goodbye::HalfClose] {
             for (model, engine) in [("m", &worker), ("mute", &mute)] {
                 let mut client = Client::connect(harness.address).await;
@@ -64,7 +66,7 @@ async fn r22_leaving_frees_everything_on_every_route() {
     let pieces: Vec<Vec<u8>> = (0..200).map(|i| format!("piece {i} ").into_bytes()).collect();
     let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
     let worker = harness.script(&pieces, Ending::Hang).await;
-    let routes = ROUTES.iter().cycle().take(50 * ROUTES.len());
+    let routes = ALL_ROUTES.iter().cycle().take(50 * ALL_ROUTES.len());
     for (case, &(route, stream)) in (0u64..).zip(routes) {
         let mut client = Client::connect(harness.address).await;
         let fields = if case % 5 == 0 { json!({"n": 4, "temperature": 1}) } else { json!({}) };

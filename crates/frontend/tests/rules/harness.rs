@@ -82,6 +82,9 @@ pub(crate) fn card(name: &str, pieces: &[&[u8]]) -> ModelCard {
         max_num_seqs: 64,
         max_num_batched_tokens: 2048,
         kv_events: true,
+        guided: false,
+        tool_parser: None,
+        reasoning_parser: None,
         created_s: 1_700_000_000,
     }
 }
@@ -286,12 +289,29 @@ pub(crate) const ROUTES: [(&str, bool); 4] = [
     ("/v1/completions", true),
 ];
 
+/// All of them, with the APIs that show an answer as a row of blocks.
+pub(crate) const ALL_ROUTES: [(&str, bool); 8] = [
+    ROUTES[0],
+    ROUTES[1],
+    ROUTES[2],
+    ROUTES[3],
+    ("/v1/messages", false),
+    ("/v1/messages", true),
+    ("/v1/responses", false),
+    ("/v1/responses", true),
+];
+
 /// A request for `route` that says `prompt`, with further fields.
 #[expect(clippy::needless_pass_by_value, reason = "calls with a literal read better so")]
 pub(crate) fn ask(route: &str, stream: bool, prompt: &str, fields: Value) -> Value {
     let mut body = json!({"model": "m", "stream": stream});
-    if route.contains("chat") {
+    if route.contains("chat") || route.contains("messages") {
         body["messages"] = json!([{"role": "user", "content": prompt}]);
+        if route.contains("messages") && !route.contains("count") {
+            body["max_tokens"] = json!(100_000);
+        }
+    } else if route.contains("responses") {
+        body["input"] = json!(prompt);
     } else {
         body["prompt"] = json!(prompt);
     }

@@ -4,10 +4,16 @@
 
 mod cancel;
 mod client;
+mod dialects;
 mod faults;
 mod harness;
+mod keys;
 mod models;
+mod page;
 mod requests;
 mod routing;
+mod said;
+mod split;
 mod surface;
 mod text;
+mod tokenize;

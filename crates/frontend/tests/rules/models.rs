@@ -97,6 +97,7 @@ fn blank() -> dynamo_types::Request {
         resumed: 0,
         sampling: Default::default(),
         stopping: Default::default(),
+        guide: None,
         output: Default::default(),
         routing: Default::default(),
     }

@@ -252,3 +252,20 @@ async fn headers_overrule_the_body() {
         .await;
     assert_eq!((reply.status, &reply.error()["param"]), (400, &json!("x-dynamo-worker-instance-id")));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn structured_output_is_501_where_the_engine_cannot() {
+    let harness = Harness::with(config(), dynamo_router::Config::default()).await;
+    let worker = harness.worker(1, card("m", &[b"ok"]), all_pieces(1, STOPPED)).await;
+    for (route, stream) in ROUTES {
+        for (fields, param) in [
+            (json!({"response_format": {"type": "json_object"}}), "response_format"),
+            (json!({"guided_choice": ["a", "b"]}), "guided_choice"),
+        ] {
+            let reply = harness.post(route, &ask(route, stream, "x", fields)).await;
+            assert_eq!((reply.status, &reply.error()["param"]), (501, &json!(param)), "{}", reply.text());
+        }
+    }
+    assert!(worker.requests().is_empty());
+    harness.balanced().await;
+}

@@ -12,7 +12,8 @@ async fn routes_methods_and_types_have_clear_errors() {
     let harness = Harness::new().await;
     let _worker = harness.script(&[b"ok"], Ending::Finish(Stop)).await;
     let mut client = Client::connect(harness.address).await;
-    for (method, path) in [("GET", "/nope"), ("POST", "/v1/chat"), ("GET", "/v1/models/"), ("DELETE", "/")] {
+    for (method, path) in [("GET", "/nope"), ("POST", "/v1/chat"), ("GET", "/v1/models/"), ("DELETE", "/v2")]
+    {
         let reply = client.ask(method, path, &[], b"").await;
         assert_eq!(reply.status, 404);
         assert_eq!(reply.error()["message"], format!("Route not found: {method} {path}"));
@@ -23,6 +24,7 @@ async fn routes_methods_and_types_have_clear_errors() {
         ("POST", "/v1/models", "GET, HEAD"),
         ("DELETE", "/v1/models/m", "GET, HEAD"),
         ("POST", "/metrics", "GET, HEAD"),
+        ("DELETE", "/", "GET, HEAD"),
     ] {
         let reply = client.ask(method, path, &[], b"").await;
         assert_eq!((reply.status, reply.header("allow")), (405, Some(allow)), "{method} {path}");
