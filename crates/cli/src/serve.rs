@@ -351,7 +351,7 @@ fn announce(
         "listening on {url}\n\
          serving {model} on {} worker{plural}, {mode} routing, ready in {ready_ms} ms; try\n\n  \
          curl {url}/v1/completions -H 'content-type: application/json' -d '{body}'\n\n\
-         or `dynamo chat{elsewhere}`. Ctrl-C drains and stops.\n",
+         or `dynamo chat{elsewhere}`, or open {url} in a browser. Ctrl-C drains and stops.\n",
         workers.len(),
     ))
 }
