@@ -90,6 +90,8 @@ impl Default for WorkerSettings {
 
 /// Limits of what can be asked of one process.
 const MAX_WORKERS: u32 = 256;
+/// 268 million tokens at 16 per block; bookkeeping for so many takes about a gigabyte.
+const MAX_KV_BLOCKS: u32 = 1 << 24;
 
 impl Settings {
     /// Refuses combinations that cannot work, in one line.
@@ -106,6 +108,10 @@ impl Settings {
             ("worker.max_num_seqs", self.worker.max_num_seqs),
             ("worker.max_num_batched_tokens", self.worker.max_num_batched_tokens),
         ];
+        if self.worker.kv_blocks > MAX_KV_BLOCKS {
+            let found = self.worker.kv_blocks;
+            return Err(format!("worker.kv_blocks: expected at most {MAX_KV_BLOCKS}, found {found}"));
+        }
         if let Some((key, _)) = positive.into_iter().find(|(_, value)| *value == 0) {
             return Err(format!("{key}: expected at least 1, found 0"));
         }
@@ -233,4 +239,23 @@ fn worker_keys() -> impl Iterator<Item = Key> {
         Key::new("worker.mock_speedup_ratio", "Speed of the mock engine as a multiple of its timing model"),
     ]
     .into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn senseless_sizes_are_refused_with_key_limit_and_value() {
+        let with = |change: fn(&mut Settings)| {
+            let mut settings = Settings::default();
+            change(&mut settings);
+            settings.check().unwrap_err()
+        };
+        let refused = with(|settings| settings.worker.kv_blocks = u32::MAX);
+        assert_eq!(refused, "worker.kv_blocks: expected at most 16777216, found 4294967295");
+        assert_eq!(with(|settings| settings.workers = 0), "workers: expected 1 to 256, found 0");
+        assert!(with(|settings| settings.worker.kv_blocks = 0).contains("worker.kv_blocks"));
+        assert_eq!(Settings::default().check(), Ok(()));
+    }
 }

@@ -82,6 +82,14 @@ impl KvStore {
                 format!("KV blocks: {total_blocks} of {block_size} tokens are more than memory can have");
             return Err(Error::Options { message });
         };
+        // Asked for first in a way that can be refused: a failed allocation of the zeroed kind ends the process.
+        if Vec::<u16>::new().try_reserve_exact(length).is_err() {
+            let message = format!(
+                "KV blocks: {total_blocks} of {block_size} tokens need {} MB, more than this machine gives",
+                length / 500_000
+            );
+            return Err(Error::Options { message });
+        }
         // Zeroed memory comes from the system untouched: pages become resident on their first write.
         Ok(Self { layout, total_blocks, elements: vec![0; length] })
     }

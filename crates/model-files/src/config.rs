@@ -6,7 +6,7 @@ use std::path::Path;
 /// Limits on what a file may claim, far above any model of these families. They keep a corrupt file from driving
 /// sizes that are computed from these numbers.
 const MAX_LAYERS: usize = 1024;
-const MAX_WIDTH: usize = 1 << 20;
+pub(crate) const MAX_WIDTH: usize = 1 << 20;
 const MAX_VOCABULARY: usize = 1 << 22;
 const MAX_CONTEXT: usize = 1 << 24;
 

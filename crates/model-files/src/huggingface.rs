@@ -1,6 +1,7 @@
 //! A Hugging Face directory: `config.json`, `tokenizer.json`, `tokenizer_config.json`, `generation_config.json`,
 //! `chat_template.jinja`, and safetensors in one file or in several with an index.
 
+use crate::config::MAX_WIDTH;
 use crate::error::quoted;
 use crate::files::Description;
 use crate::{Architecture, Config, Encoding, Error, Tensor};
@@ -186,6 +187,9 @@ fn rope_factors(path: &Path, rope: &Rope, theta: f64, head_dim: usize) -> Result
             return Err(Error::new(path, "rope_type", "one of: default, llama3", quoted(other)));
         }
     }
+    if head_dim > MAX_WIDTH {
+        return Err(Error::new(path, "head dimension", format!("at most {MAX_WIDTH}"), head_dim.to_string()));
+    }
     let field = |name: &str, value: Option<f64>| {
         value
             .filter(|value| value.is_finite() && *value > 0.0)
@@ -253,7 +257,8 @@ fn describe(path: &Path, raw: &ConfigJson) -> Result<Description, Error> {
     }
     eos.extend(raw.eos_token_id.clone().map(Ids::into_vec).unwrap_or_default());
     let mut seen = BTreeSet::new();
-    eos.retain(|id| seen.insert(*id));
+    // Files of larger siblings are copied around: an id that the model cannot sample ends nothing.
+    eos.retain(|id| (*id as usize) < raw.vocab_size && seen.insert(*id));
     let add_bos = fields.get("add_bos_token").and_then(Json::as_bool).unwrap_or_else(|| {
         let processor = tokenizer.get("post_processor").map(Json::to_string).unwrap_or_default();
         bos_text.as_ref().is_some_and(|text| processor.contains(text.as_str()))

@@ -94,7 +94,9 @@ impl Sequence {
         self.settled = found.len();
         self.computed = found.len() * block_size;
         let cached = self.computed.min(self.request.prompt_len()) as u32;
-        self.cached_tokens.get_or_insert(cached);
+        if self.generated() == 0 {
+            self.cached_tokens = Some(cached);
+        }
     }
 
     /// Takes blocks that others have computed since this sequence started, instead of computing the same ones again.

@@ -175,6 +175,10 @@ impl World {
         } else {
             assert_eq!(segment.start % block_size, 0, "starts inside a cached block");
         }
+        assert!(
+            self.scheduler.cached_tokens(id).unwrap() as usize <= request.prompt_len(),
+            "more cached than asked"
+        );
         open.started = true;
         open.computed = segment.end();
         let wants_sample = segment.end() == tokens.len() && request.stopping.max_tokens > 0;

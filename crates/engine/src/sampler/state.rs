@@ -105,7 +105,9 @@ impl State {
         for (&token, &count) in self.seen.iter().flatten() {
             let Some(score) = scores.get_mut(token as usize) else { continue };
             let penalty = sampling.repetition_penalty;
-            *score = if *score > 0.0 { *score / penalty } else { *score * penalty };
+            // A tiny penalty must not make a score infinite: the row would count as broken.
+            let penalised = if *score > 0.0 { *score / penalty } else { *score * penalty };
+            *score = penalised.clamp(f32::MIN, f32::MAX);
             if count > 0 {
                 *score -= sampling.frequency_penalty * count as f32 + sampling.presence_penalty;
             }

@@ -220,6 +220,17 @@ fn penalties_count_as_documented() {
 }
 
 #[test]
+fn the_smallest_penalty_leaves_scores_finite() {
+    let sampling = Sampling { repetition_penalty: f32::MIN_POSITIVE, ..Default::default() };
+    let mut state = State::new(Arc::new(request(sampling)), &[]);
+    state.accept(1);
+    state.accept(2);
+    let mut row = vec![1.0, 50.0, -50.0];
+    state.adjust(&mut row);
+    assert!(row.iter().all(|score| score.is_finite()) && row[1] > 1e30, "{row:?}");
+}
+
+#[test]
 fn end_tokens_wait_for_min_tokens() {
     let mut short = request(Sampling { temperature: 0.0, ..Default::default() });
     short.stopping =
