@@ -52,6 +52,18 @@ def test_a_file_that_is_no_model(tmp_path):
     assert "empty" in refused("serve", str(empty), "--port", "0")
 
 
+def test_a_model_that_cannot_be_served(tmp_path):
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps({"model": "m", "tool_parser": "nope", "scripts": []}))
+    done = run("serve", "--engine", "scripted", "--script", script, "--port", "0")
+    # Logs come before it: by then the server listens.
+    assert done.returncode == 2 and "nope" in done.stderr.strip().splitlines()[-1], done
+
+
+def test_a_pool_that_no_machine_has():
+    assert "kv_blocks" in refused("serve", "--engine", "mock", "--kv-blocks", "4294967295")
+
+
 def test_a_port_in_use():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

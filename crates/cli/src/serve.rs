@@ -127,7 +127,7 @@ async fn serve(settings: &Settings, json: bool, begun: Instant) -> Result<ExitCo
     tokio::select! {
         biased;
         () = shutdown.drain().cancelled() => return Ok(ExitCode::SUCCESS),
-        () = routable(&frontend) => {}
+        routable = routable(&frontend) => routable?,
     }
     announce(settings, &frontend, &workers, json, begun)?;
     shutdown.drain().cancelled().await;
@@ -154,11 +154,18 @@ async fn drain(settings: &Settings, frontend: Frontend, workers: &[Worker]) -> b
 
 /// Until a request for the model would be served. The frontend has no callback for it: this is asked only while
 /// starting.
-async fn routable(frontend: &Frontend) {
+///
+/// # Errors
+/// What keeps the model from being served.
+async fn routable(frontend: &Frontend) -> Result<(), String> {
     const ASK_EVERY: Duration = Duration::from_millis(2);
     while frontend.models().is_empty() {
+        if let Some(fault) = frontend.fault() {
+            return Err(fault);
+        }
         tokio::time::sleep(ASK_EVERY).await;
     }
+    Ok(())
 }
 
 async fn start_workers(settings: &Settings, planes: &Planes) -> Result<Vec<Worker>, String> {

@@ -60,7 +60,13 @@ impl BodyReader {
             return Err(self.too_large(announced));
         }
         let mut reserved = announced as usize;
-        let mut permit = self.reserve(reserved)?;
+        let mut permit = match self.reserve(reserved) {
+            Ok(permit) => permit,
+            Err(error) => {
+                self.skip(headers, body).await;
+                return Err(error);
+            }
+        };
         let mut bytes = Vec::with_capacity(announced as usize);
         let mut first = None;
         while let Some(piece) = self.piece(&mut body).await? {

@@ -55,6 +55,7 @@ pub(crate) async fn handle(
 
 async fn run(shared: &Arc<Shared>, api: &'static Compute, request: Request<Incoming>) -> Result<Computed> {
     let (parts, body) = request.into_parts();
+    let body = crate::generate::admitted(shared, &parts.headers, body).await?;
     let received = shared.bodies.read(&parts.headers, body).await?;
     let (size, context) = (received.bytes.len(), Arc::clone(shared));
     prepare::offload(shared, size, move || (api.run)(&context, &received.bytes)).await

@@ -16,7 +16,7 @@ use dynamo_types::{Class, Error, InstanceId, Request, RequestId, Result, Stoppin
 use hyper::body::Incoming;
 use hyper::{HeaderMap, Response, StatusCode};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Seconds after which a client should ask again when this frontend is going away: by then another one answers at the
 /// same address.
@@ -58,6 +58,20 @@ struct Prepared {
     handles: Arc<RequestMetrics>,
 }
 
+/// Refuses work while draining (R29). What the client still sends is read for a moment only: it must not hold the drain.
+///
+/// # Errors
+/// 503 with `Retry-After`.
+pub(crate) async fn admitted(shared: &Shared, headers: &HeaderMap, body: Incoming) -> Result<Incoming> {
+    const LAST_BYTES: Duration = Duration::from_secs(1);
+    if shared.phase() == Phase::Serving {
+        return Ok(body);
+    }
+    // Read or not, the answer is the same.
+    let _ = tokio::time::timeout(LAST_BYTES, shared.bodies.skip(headers, body)).await;
+    Err(draining())
+}
+
 async fn prepare(
     shared: &Arc<Shared>,
     api: &'static Api,
@@ -65,10 +79,7 @@ async fn prepare(
     record: &mut Record,
 ) -> Result<(Prepared, Reply)> {
     let (parts, body) = request.into_parts();
-    if shared.phase() != Phase::Serving {
-        shared.bodies.skip(&parts.headers, body).await;
-        return Err(draining());
-    }
+    let body = admitted(shared, &parts.headers, body).await?;
     let received = shared.bodies.read(&parts.headers, body).await?;
     let size = received.bytes.len();
     let context = Arc::clone(shared);
@@ -215,7 +226,8 @@ fn overrule(plan: &mut Plan, headers: &HeaderMap) -> Result<()> {
         plan.routing.worker = Some(InstanceId(worker));
     }
     if let Some(rank) = number(headers, "x-dynamo-dp-rank")? {
-        plan.routing.rank = u32::try_from(rank).ok();
+        let rank = u32::try_from(rank).map_err(|_| bad_header("x-dynamo-dp-rank", "a 32-bit integer"))?;
+        plan.routing.rank = Some(rank);
     }
     if let Some(tenant) = headers.get("x-tenant-id").and_then(|value| value.to_str().ok()) {
         plan.routing.salt = Some(tenant).filter(|tenant| !tenant.is_empty()).map(Arc::from);

@@ -4,6 +4,7 @@ use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::error::Error;
 use crate::metrics::Metrics;
+use crate::model::State;
 use crate::routes;
 use crate::shared::{Phase, Shared};
 use crate::stall::Stall;
@@ -146,6 +147,17 @@ impl Frontend {
     /// Names of the models that can be asked for now.
     pub fn models(&self) -> Vec<String> {
         self.shared.catalog.ready().iter().map(|model| model.name().to_string()).collect()
+    }
+
+    /// Why something that registered cannot be asked for, if anything did: a model whose tokenizer or template cannot
+    /// be built, or a worker that was refused.
+    pub fn fault(&self) -> Option<String> {
+        let catalog = &self.shared.catalog;
+        let broken = catalog.all().into_iter().find_map(|model| match model.state() {
+            State::Broken(error) => Some(format!("model {} cannot be served: {error}", model.name())),
+            _ => None,
+        });
+        broken.or_else(|| catalog.refused().into_values().next().map(|refused| refused.reason))
     }
 
     /// What is running and booked.
