@@ -173,7 +173,9 @@ async fn r35_workers_that_differ_are_refused_and_the_reason_is_shown() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r29_a_drain_finishes_what_runs_and_refuses_the_rest() {
-    let harness = Harness::new().await;
+    // An address of this test's own: on the common one a neighbour may take the port as soon as it is free.
+    let settings = Config { host: "127.0.0.29".to_owned(), ..config() };
+    let harness = Harness::with(settings, dynamo_router::Config::default()).await;
     let worker = harness.worker(1, card("m", &[b"ok"]), all_pieces(1, Ending::Hang)).await;
     let mut running = Client::connect(harness.address).await;
     running
