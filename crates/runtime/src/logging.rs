@@ -1,8 +1,8 @@
 //! Logs: lines for people, or one JSON object per line for machines.
 //!
 //! `DYN_LOG` filters (`info`, `dynamo_router=debug,warn`). JSON lines carry `time` (RFC 3339, microseconds), `level`,
-//! `target` and `message`, the fields of the enclosing spans from the outermost inwards (`request_id` among them), and
-//! the event's own fields (behaviour.md 11.3).
+//! `file`, `line`, `target` and `message`, the fields of the enclosing spans from the outermost inwards (`request_id` and
+//! `trace_id` among them), and the event's own fields (behaviour.md 11.3).
 
 use serde_json::{Map, Value};
 use std::fmt;
@@ -113,6 +113,8 @@ where
         let mut line = Map::new();
         line.insert("time".into(), time.into());
         line.insert("level".into(), metadata.level().as_str().into());
+        line.insert("file".into(), metadata.file().into());
+        line.insert("line".into(), metadata.line().into());
         line.insert("target".into(), metadata.target().into());
         let mut own = Fields::default();
         event.record(&mut own);
@@ -134,7 +136,7 @@ where
 
 /// A field may not hide what every line has.
 fn insert(line: &mut Map<String, Value>, name: String, value: Value) {
-    let name = if matches!(&*name, "time" | "level" | "target" | "message") {
+    let name = if matches!(&*name, "time" | "level" | "file" | "line" | "target" | "message") {
         format!("field_{name}")
     } else {
         name

@@ -1,5 +1,6 @@
 //! The model card: all a frontend must know of a model, published by each worker that serves it.
 
+use crate::request::Task;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -92,6 +93,12 @@ pub struct ModelCard {
     /// Can answers be held to a [`crate::Guide`]?
     #[serde(default)]
     pub guided: bool,
+    /// What its workers do.
+    #[serde(default = "only_generate")]
+    pub tasks: Vec<Task>,
+    /// Length of the vectors of [`Task::Embed`]. None: its workers make none.
+    #[serde(default)]
+    pub embedding_size: Option<u32>,
     /// Family of the model's tool calls, by the name of its parser. None: calls stay in the text.
     #[serde(default)]
     pub tool_parser: Option<String>,
@@ -100,4 +107,15 @@ pub struct ModelCard {
     pub reasoning_parser: Option<String>,
     /// Unix seconds, for `/v1/models`.
     pub created_s: u64,
+}
+
+impl ModelCard {
+    pub fn offers(&self, task: Task) -> bool {
+        self.tasks.contains(&task)
+    }
+}
+
+/// Of cards from before there was anything else.
+fn only_generate() -> Vec<Task> {
+    vec![Task::Generate]
 }

@@ -41,6 +41,9 @@ pub struct Delta {
     /// Prompt tokens that needed no prefill. Known with the first token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cached_tokens: Option<u32>,
+    /// The answer to [`crate::Task::Embed`], in the only delta: of length 1 (the sum of squares is 1).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub embedding: Option<Vec<f32>>,
     /// Set on the last delta only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finish: Option<FinishReason>,
@@ -57,6 +60,7 @@ impl Delta {
         self.logprobs.append(&mut later.logprobs);
         self.prompt_logprobs.append(&mut later.prompt_logprobs);
         self.cached_tokens = self.cached_tokens.or(later.cached_tokens);
+        self.embedding = self.embedding.take().or(later.embedding);
         self.finish = self.finish.or(later.finish);
     }
 
@@ -87,8 +91,9 @@ mod tests {
             prop::option::of(0u32..9),
             prop::option::of(prop_oneof![Just(FinishReason::Stop), Just(FinishReason::Length)]),
             any::<bool>(),
+            prop::option::of(prop::collection::vec(-1.0f32..1.0, 1..3)),
         )
-            .prop_map(|(tokens, cached_tokens, finish, with_logprobs)| Delta {
+            .prop_map(|(tokens, cached_tokens, finish, with_logprobs, embedding)| Delta {
                 logprobs: if with_logprobs {
                     tokens.iter().map(|&token| TokenLogprob { token, logprob: -1.0, top: vec![] }).collect()
                 } else {
@@ -97,6 +102,7 @@ mod tests {
                 tokens,
                 prompt_logprobs: vec![],
                 cached_tokens,
+                embedding,
                 finish,
             })
     }

@@ -198,6 +198,23 @@ impl Error {
         self.0.retryable
     }
 
+    /// Can the client get an answer by sending the same again later? None: it may try, we do not know.
+    pub fn retry_helps(&self) -> Option<bool> {
+        match self.0.class {
+            Class::Unavailable | Class::Timeout | Class::Overloaded => Some(true),
+            Class::Internal => None,
+            Class::Invalid
+            | Class::Unauthorized
+            | Class::NotFound
+            | Class::MethodNotAllowed
+            | Class::TooLarge
+            | Class::UnsupportedMedia
+            | Class::HeadersTooLarge
+            | Class::Cancelled
+            | Class::NotImplemented => Some(false),
+        }
+    }
+
     /// Does this count against the worker that answered it? Client mistakes and goodbyes are neutral (R31).
     pub fn counts_against_worker(&self) -> bool {
         matches!(self.0.class, Class::Unavailable | Class::Timeout | Class::Internal)

@@ -3,6 +3,7 @@
 use crate::card::ModelCard;
 use crate::ids::InstanceId;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::sync::Arc;
 
 /// How an instance is reached.
@@ -15,6 +16,16 @@ pub enum Transport {
     Tcp(String),
     /// NATS subject.
     Nats(String),
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InProcess => f.write_str("this process"),
+            Self::Tcp(address) => f.write_str(address),
+            Self::Nats(subject) => write!(f, "nats:{subject}"),
+        }
+    }
 }
 
 /// One endpoint of one running worker.

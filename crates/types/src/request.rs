@@ -2,6 +2,7 @@
 
 use crate::guide::Guide;
 use crate::ids::{InstanceId, RequestId};
+use crate::trace::{self, TraceContext};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -16,6 +17,9 @@ pub struct Request {
     /// `min_tokens` count them as generated.
     #[serde(default)]
     pub resumed: u32,
+    /// What is to be made of the tokens. A worker is only asked for tasks that its card names.
+    #[serde(default)]
+    pub task: Task,
     #[serde(default)]
     pub sampling: Sampling,
     pub stopping: Stopping,
@@ -26,12 +30,37 @@ pub struct Request {
     pub output: OutputOptions,
     #[serde(default)]
     pub routing: RoutingHints,
+    /// The span that asks, so that what workers do and log for it is found under its trace.
+    #[serde(default, deserialize_with = "trace::lenient")]
+    pub trace: Option<TraceContext>,
 }
 
 impl Request {
     /// Tokens of the client's own prompt.
     pub fn prompt_len(&self) -> usize {
         self.tokens.len().saturating_sub(self.resumed as usize)
+    }
+}
+
+/// What is to be made of a request's tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Task {
+    /// An answer, token by token.
+    #[default]
+    Generate,
+    /// One vector for all of them, [`crate::Delta::embedding`]; nothing is sampled, and `sampling`, `stopping` and `resumed`
+    /// mean nothing.
+    Embed,
+}
+
+impl Task {
+    /// As it is written in a card.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Generate => "generate",
+            Self::Embed => "embed",
+        }
     }
 }
 
@@ -108,12 +137,14 @@ pub struct OutputOptions {
 pub struct RoutingHints {
     /// Pinned worker (`nvext.backend_instance_id`, `x-dynamo-worker-instance-id`).
     pub worker: Option<InstanceId>,
-    /// Pinned rank of that worker.
+    /// Pinned rank: of that worker, or of any if none is pinned.
     pub rank: Option<u32>,
     /// Tenant salt, folded into every block hash.
     pub salt: Option<Arc<str>>,
     /// Adapter, folded likewise.
     pub lora: Option<Arc<str>>,
+    /// Higher goes first, whatever `priority` says.
+    pub strict_priority: u32,
     /// Higher goes first.
     pub priority: i32,
 }

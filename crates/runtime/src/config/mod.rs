@@ -5,12 +5,11 @@
 //! fit is reported with its key, what was expected, what was found and where it came from.
 
 mod error;
-mod nearest;
 mod schema;
 mod tree;
 
+pub use dynamo_types::nearest::nearest;
 pub use error::Error;
-pub use nearest::nearest;
 pub use schema::{Key, Schema};
 
 use serde::Serialize;
