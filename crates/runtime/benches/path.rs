@@ -68,11 +68,13 @@ fn calls(criterion: &mut Criterion) {
         model: "m".into(),
         tokens: vec![1].into(),
         resumed: 0,
+        task: Default::default(),
         sampling: Default::default(),
         stopping: Default::default(),
         guide: None,
         output: Default::default(),
         routing: Default::default(),
+        trace: None,
     });
     criterion.bench_function("plane: in-process call with an answer of one token", |bench| {
         bench.iter(|| {

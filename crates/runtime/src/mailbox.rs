@@ -125,16 +125,11 @@ impl Receiver {
             }
         }
     }
-
-    /// Asks the engine to stop, and still reads what is there.
-    pub fn cancel(&self) {
-        self.shared.cancelled.store(true, Ordering::Release);
-    }
 }
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        self.cancel();
+        self.shared.cancelled.store(true, Ordering::Release);
         let mut state = lock(&self.shared.state);
         state.pending = None;
         state.waker = None;

@@ -4,9 +4,14 @@
 //! view: a full list first, then changes, and a full list again whenever changes were lost, so a view that converges
 //! makes every watcher converge (R25, R26). Loss of the store leaves the view as it was and never stops serving.
 
+#[cfg(test)]
+mod conformance;
+pub mod file;
+mod layout;
 mod memory;
 mod view;
 
+pub use file::File;
 pub use memory::{Memory, Options};
 pub use view::{View, Watch};
 
@@ -150,6 +155,8 @@ pub(crate) mod fixture {
                 guided: false,
                 tool_parser: None,
                 reasoning_parser: None,
+                tasks: vec![dynamo_types::Task::Generate],
+                embedding_size: None,
                 created_s: 0,
             }),
         }

@@ -116,6 +116,25 @@ impl View {
         state.make_stale();
     }
 
+    /// Takes over a full list as the changes that lead to it.
+    pub fn reconcile(&self, records: Vec<ModelRecord>) {
+        let wanted: BTreeMap<InstanceId, ModelRecord> =
+            records.into_iter().map(|record| (record.instance.id, record)).collect();
+        let mut state = lock(&self.state);
+        let gone: Vec<InstanceId> =
+            state.records.keys().filter(|id| !wanted.contains_key(id)).copied().collect();
+        for id in gone {
+            state.records.remove(&id);
+            state.tell(&Event::Delete(id), self.queue_limit);
+        }
+        for (id, record) in wanted {
+            if state.records.get(&id) != Some(&record) {
+                state.records.insert(id, record.clone());
+                state.tell(&Event::Put(record), self.queue_limit);
+            }
+        }
+    }
+
     /// Ends every watch, after what is pending.
     pub fn close(&self) {
         let mut state = lock(&self.state);

@@ -6,7 +6,7 @@
 
 use super::{Event, EventPlane, Mirror, Position};
 use crate::sync::lock;
-use dynamo_types::{KvEventBatch, Load, WorkerRank};
+use dynamo_types::{InstanceId, KvEventBatch, Load, WorkerRank};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -172,6 +172,36 @@ impl Local {
         Self { hub: Arc::new(Hub { options, state: Mutex::default() }) }
     }
 
+    /// Takes over what another process says its source holds, in place of all it said before.
+    pub fn publish_snapshot(&self, batch: &KvEventBatch) {
+        let source = batch.source;
+        let mut state = lock(&self.hub.state);
+        let entry = state.sources.entry(source).or_insert_with(|| Source::new(&self.hub.options));
+        entry.ring.clear();
+        entry.mirror = Mirror::new(self.hub.options.snapshot_blocks);
+        batch.events.iter().for_each(|event| entry.mirror.apply(event));
+        entry.position = Some(Position { epoch: batch.epoch, sequence: batch.sequence });
+        state.mark(source, false);
+    }
+
+    /// Where this plane stands with each source, for a subscription elsewhere.
+    pub fn positions(&self) -> Vec<(WorkerRank, Position)> {
+        let state = lock(&self.hub.state);
+        state.sources.iter().filter_map(|(&rank, source)| Some((rank, source.position?))).collect()
+    }
+
+    /// Where this plane stands with one source.
+    pub fn position(&self, source: WorkerRank) -> Option<Position> {
+        lock(&self.hub.state).sources.get(&source)?.position
+    }
+
+    /// Forgets all ranks of a worker that is gone.
+    pub fn retire_worker(&self, worker: InstanceId) {
+        let ranks: Vec<WorkerRank> =
+            lock(&self.hub.state).sources.keys().filter(|rank| rank.worker == worker).copied().collect();
+        ranks.into_iter().for_each(|rank| self.retire(rank));
+    }
+
     /// Sources that are remembered now.
     pub fn source_count(&self) -> usize {
         lock(&self.hub.state).sources.len()
@@ -253,6 +283,12 @@ impl Subscription {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
+    /// The next thing to know, if there is one now.
+    pub fn try_next(&mut self) -> Option<Event> {
+        let state = &mut *lock(&self.hub.state);
+        state.subscribers.get_mut(&self.id)?.take(&state.sources)
+    }
+
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
         let state = &mut *lock(&self.hub.state);
         let Some(subscriber) = state.subscribers.get_mut(&self.id) else { return Poll::Ready(None) };
@@ -276,7 +312,7 @@ impl Drop for Subscription {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dynamo_types::{InstanceId, KvEvent, StorageTier, StoredBlock, draw};
+    use dynamo_types::{KvEvent, StorageTier, StoredBlock, draw};
 
     const SOURCE: WorkerRank = WorkerRank::new(InstanceId(1), 0);
 

@@ -11,6 +11,7 @@ pub use local::{Local, Options, Subscription};
 pub use mirror::Mirror;
 
 use dynamo_types::{KvEventBatch, Load, WorkerRank};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// A bus between the workers and the routers of one deployment. Publishing never blocks and never fails: a subscriber
@@ -35,7 +36,7 @@ pub trait EventPlane: Send + Sync {
 }
 
 /// The last batch of a source that a subscriber has applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     pub epoch: u64,
     pub sequence: u64,

@@ -1,74 +1,14 @@
-//! The request plane: `call(instance, request) -> stream of deltas` (DESIGN 3.4).
-//!
-//! A transport is two halves that meet here: callers see [`RequestPlane`], workers give a [`Handler`]. Every transport
-//! ends in a [`mailbox`](crate::mailbox), so merging, cancellation and broken streams behave alike on all of them.
+//! The request plane of one process, and the workers' end of every other: a network transport delivers to it.
 
+use super::{DeltaStream, Flush, Handler, RequestPlane};
 use crate::BoxFuture;
 use crate::mailbox;
-use crate::sync::{read, write};
-use dynamo_types::{Delta, DeltaSink, Error, Instance, InstanceId, Request, Result, Transport};
+use crate::sync::{lock, read, write};
+use dynamo_types::{Delta, DeltaSink, Error, Instance, InstanceId, Request, Result};
 use rustc_hash::FxHashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 use tokio::sync::Notify;
-
-/// The caller's half of a transport.
-pub trait RequestPlane: Send + Sync {
-    /// Sends the request to this very instance. An error here means that nothing was generated, so a retryable one
-    /// may be tried elsewhere.
-    fn call<'a>(
-        &'a self,
-        instance: &'a Instance,
-        request: Arc<Request>,
-    ) -> BoxFuture<'a, Result<DeltaStream>>;
-}
-
-/// The worker's half of a transport. Never blocks: it hands the request to its engine and returns.
-pub trait Handler: Send + Sync {
-    /// Takes the request. What is refused here is told to the caller, whatever the sink was told.
-    fn handle(&self, request: Arc<Request>, sink: Box<dyn DeltaSink>) -> Result<()>;
-}
-
-/// The answer to one call. Dropping it cancels the request.
-pub struct DeltaStream {
-    receiver: mailbox::Receiver,
-    /// What the transport keeps for this stream; dropped with it.
-    _guard: Option<Box<dyn Send + Sync>>,
-}
-
-impl DeltaStream {
-    pub fn new(receiver: mailbox::Receiver) -> Self {
-        Self { receiver, _guard: None }
-    }
-
-    /// Keeps `guard` as long as the stream is held: its `Drop` is where a transport tells the other side.
-    #[must_use]
-    pub fn with_guard(self, guard: impl Send + Sync + 'static) -> Self {
-        Self { receiver: self.receiver, _guard: Some(Box::new(guard)) }
-    }
-
-    /// Everything that arrived since the last call, as one delta; `None` after the last one or an error. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Result<Delta>> {
-        self.receiver.recv().await
-    }
-
-    /// [`DeltaStream::next`] for hand-written futures.
-    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Delta>>> {
-        self.receiver.poll_recv(context)
-    }
-
-    /// Asks the engine to stop, and still reads what is there.
-    pub fn cancel(&self) {
-        self.receiver.cancel();
-    }
-}
-
-impl From<mailbox::Receiver> for DeltaStream {
-    fn from(receiver: mailbox::Receiver) -> Self {
-        Self::new(receiver)
-    }
-}
 
 /// Limits of [`InProcess`].
 #[derive(Clone, Debug)]
@@ -95,6 +35,8 @@ pub struct InProcess {
 struct Inner {
     options: Options,
     served: RwLock<FxHashMap<InstanceId, Arc<Served>>>,
+    /// One per transport that serves this plane to other processes.
+    flushes: Mutex<Vec<Weak<dyn Flush>>>,
 }
 
 struct Served {
@@ -107,13 +49,15 @@ struct Served {
 #[derive(Default)]
 struct Count {
     in_flight: AtomicUsize,
+    /// Its pushes are followed by [`InProcess::flush`].
+    flushed: AtomicBool,
     /// Told whenever `in_flight` falls to zero.
     idle: Notify,
 }
 
 impl InProcess {
     pub fn new(options: Options) -> Self {
-        Self { inner: Arc::new(Inner { options, served: RwLock::default() }) }
+        Self { inner: Arc::new(Inner { options, ..Inner::default() }) }
     }
 
     /// Makes `handler` reachable under `id` until the guard is dropped. A second call for the same id takes over.
@@ -129,18 +73,51 @@ impl InProcess {
         read(&self.inner.served).get(&id).map_or(0, |served| served.count.in_flight.load(Ordering::Acquire))
     }
 
-    fn dispatch(&self, instance: &Instance, request: Arc<Request>) -> Result<DeltaStream> {
-        let served = match instance.transport {
-            Transport::InProcess => read(&self.inner.served).get(&instance.id).cloned(),
-            Transport::Tcp(_) | Transport::Nats(_) => None,
-        };
+    /// Tells the transports that a group of pushes is complete. Whoever calls this for an instance once calls it after
+    /// every group, because from then on its pushes may wait for it.
+    pub fn flush(&self, id: InstanceId) {
+        if let Some(served) = read(&self.inner.served).get(&id) {
+            served.count.flushed.store(true, Ordering::Release);
+        }
+        for transport in lock(&self.inner.flushes).iter().filter_map(Weak::upgrade) {
+            transport.flush(id);
+        }
+    }
+
+    /// Will be told of every flush.
+    pub fn on_flush(&self, transport: Weak<dyn Flush>) {
+        let mut flushes = lock(&self.inner.flushes);
+        flushes.retain(|known| known.strong_count() > 0);
+        flushes.push(transport);
+    }
+
+    /// Are the pushes of this instance followed by a flush?
+    pub fn is_flushed(&self, id: InstanceId) -> bool {
+        read(&self.inner.served).get(&id).is_some_and(|served| served.count.flushed.load(Ordering::Acquire))
+    }
+
+    /// Hands a request to the instance. After an error the sink may have been told one too; this one counts.
+    ///
+    /// # Errors
+    /// The instance is not served here, is full, or refuses the request.
+    pub fn deliver(&self, id: InstanceId, request: Arc<Request>, sink: Box<dyn DeltaSink>) -> Result<()> {
+        let served = read(&self.inner.served).get(&id).cloned();
         let Some(served) = served else {
             return Err(Error::disconnected("the chosen worker is gone")
-                .with_detail(format!("instance {} is not served in this process", instance.id)));
+                .with_detail(format!("instance {id} is not served in this process")));
         };
         let slot = Slot::take(&served.count, self.inner.options.max_in_flight)?;
+        served.handler.handle(request, Box::new(CountedSink { sink, _slot: slot }))
+    }
+
+    /// Is the instance reached here?
+    pub fn serves(&self, id: InstanceId) -> bool {
+        read(&self.inner.served).contains_key(&id)
+    }
+
+    fn dispatch(&self, instance: &Instance, request: Arc<Request>) -> Result<DeltaStream> {
         let (sender, receiver) = mailbox::channel();
-        served.handler.handle(request, Box::new(CountedSink { sender, _slot: slot }))?;
+        self.deliver(instance.id, request, Box::new(sender))?;
         Ok(DeltaStream::new(receiver))
     }
 }
@@ -214,23 +191,23 @@ impl Drop for Slot {
     }
 }
 
-/// A mailbox whose request counts as in flight until the engine lets go of it.
+/// A sink whose request counts as in flight until the engine lets go of it.
 struct CountedSink {
-    sender: mailbox::Sender,
+    sink: Box<dyn DeltaSink>,
     _slot: Slot,
 }
 
 impl DeltaSink for CountedSink {
     fn push(&mut self, delta: Delta) {
-        self.sender.push(delta);
+        self.sink.push(delta);
     }
 
     fn fail(&mut self, error: Error) {
-        self.sender.fail(error);
+        self.sink.fail(error);
     }
 
     fn is_cancelled(&self) -> bool {
-        self.sender.is_cancelled()
+        self.sink.is_cancelled()
     }
 }
 
@@ -238,7 +215,7 @@ impl DeltaSink for CountedSink {
 mod tests {
     use super::*;
     use crate::sync::lock;
-    use dynamo_types::{Class, FinishReason, Stopping};
+    use dynamo_types::{Class, FinishReason, Stopping, Transport};
     use std::sync::Mutex;
 
     /// Keeps every sink it gets.
@@ -272,11 +249,13 @@ mod tests {
             model: "m".into(),
             tokens: tokens.into(),
             resumed: 0,
+            task: Default::default(),
             sampling: Default::default(),
             stopping: Stopping { max_tokens: 1, ..Default::default() },
             guide: None,
             output: Default::default(),
             routing: Default::default(),
+            trace: None,
         })
     }
 
@@ -298,14 +277,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unknown_withdrawn_and_foreign_instances_are_retryable() {
+    async fn unknown_and_withdrawn_instances_are_retryable() {
         let plane = InProcess::default();
         let holder = Arc::new(Holder::default());
         let guard = plane.serve(InstanceId(1), holder.clone());
         let mut running = plane.call(&instance(1), request(&[1])).await.unwrap();
         drop(guard);
-        let foreign = Instance { transport: Transport::Tcp("h:1".into()), ..instance(1) };
-        for target in [instance(1), instance(2), foreign] {
+        for target in [instance(1), instance(2)] {
             let error = plane.call(&target, request(&[1])).await.err().unwrap();
             assert!(error.retryable());
             assert_eq!(error.class(), Class::Unavailable);

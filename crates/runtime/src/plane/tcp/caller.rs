@@ -1,0 +1,140 @@
+//! The caller's side of all connections.
+
+use super::Options;
+use super::link::{Followed, Link};
+use crate::BoxFuture;
+use crate::events::Local;
+use crate::plane::{DeltaStream, RequestPlane};
+use crate::sync::lock;
+use dynamo_types::{Error, Instance, InstanceId, Request, Result, Transport};
+use rustc_hash::FxHashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::task::AbortHandle;
+
+/// First and longest pause before a lost connection is made again.
+const RECONNECT_FIRST: Duration = Duration::from_millis(20);
+const RECONNECT_LONGEST: Duration = Duration::from_secs(2);
+
+/// Calls workers of other processes, one connection to each. Clones share the connections; the last one ends them.
+#[derive(Clone)]
+pub struct Caller {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    options: Options,
+    /// By address. Connections that ended stay until the next one is made.
+    links: Mutex<FxHashMap<String, Running>>,
+    followed: Arc<Followed>,
+}
+
+/// A link and the task that carries it.
+struct Running {
+    link: Arc<Link>,
+    task: AbortHandle,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Caller {
+    /// `events`: where the events of followed workers go.
+    pub fn new(options: Options, events: Arc<Local>) -> Self {
+        let followed = Arc::new(Followed { events, instances: Mutex::default() });
+        Self { inner: Arc::new(Inner { options, links: Mutex::default(), followed }) }
+    }
+
+    /// Keeps a connection to the instance and takes in its events, until the guard is dropped. Then its sources are
+    /// forgotten. None for instances that are not reached over TCP.
+    pub fn follow(&self, instance: &Instance) -> Option<Follow> {
+        let Transport::Tcp(address) = &instance.transport else { return None };
+        *lock(&self.inner.followed.instances).entry(instance.id).or_default() += 1;
+        let inner = Arc::clone(&self.inner);
+        let address = address.clone();
+        // A connection that is there already may have sent what nobody wanted then.
+        inner.link(&address).subscribe();
+        let task = tokio::spawn(async move { inner.keep(&address).await }).abort_handle();
+        Some(Follow { followed: Arc::clone(&self.inner.followed), instance: instance.id, task })
+    }
+
+    /// Connections that have not ended.
+    pub fn connection_count(&self) -> usize {
+        lock(&self.inner.links).values().filter(|running| !running.link.has_ended()).count()
+    }
+}
+
+impl Inner {
+    /// The connection to this address, a new one if there is none.
+    fn link(&self, address: &str) -> Arc<Link> {
+        let mut links = lock(&self.links);
+        if let Some(running) = links.get(address)
+            && !running.link.has_ended()
+        {
+            return Arc::clone(&running.link);
+        }
+        links.retain(|_, running| !running.link.has_ended());
+        let link = Link::new(self.options.clone());
+        link.subscribe();
+        let carrying = Arc::clone(&link).run(address.to_owned(), Arc::clone(&self.followed));
+        let task = tokio::spawn(carrying).abort_handle();
+        links.insert(address.to_owned(), Running { link: Arc::clone(&link), task });
+        link
+    }
+
+    async fn keep(&self, address: &str) {
+        let mut pause = RECONNECT_FIRST;
+        loop {
+            let begun = tokio::time::Instant::now();
+            self.link(address).end().await;
+            if begun.elapsed() > RECONNECT_LONGEST {
+                pause = RECONNECT_FIRST;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RECONNECT_LONGEST);
+        }
+    }
+}
+
+impl RequestPlane for Caller {
+    fn call<'a>(
+        &'a self,
+        instance: &'a Instance,
+        request: Arc<Request>,
+    ) -> BoxFuture<'a, Result<DeltaStream>> {
+        let Transport::Tcp(address) = &instance.transport else {
+            let error = Error::disconnected("the chosen worker is not reached over TCP");
+            return Box::pin(std::future::ready(Err(error)));
+        };
+        let stream = self
+            .inner
+            .link(address)
+            .open(instance.id, request)
+            .map(|(receiver, guard)| DeltaStream::new(receiver).with_guard(guard));
+        Box::pin(std::future::ready(stream))
+    }
+}
+
+/// Keeps following a worker. Dropping it forgets what it said.
+pub struct Follow {
+    followed: Arc<Followed>,
+    instance: InstanceId,
+    task: AbortHandle,
+}
+
+impl Drop for Follow {
+    fn drop(&mut self) {
+        self.task.abort();
+        let mut instances = lock(&self.followed.instances);
+        if let Some(count) = instances.get_mut(&self.instance) {
+            *count -= 1;
+            if *count == 0 {
+                instances.remove(&self.instance);
+                self.followed.events.retire_worker(self.instance);
+            }
+        }
+    }
+}
