@@ -3,7 +3,7 @@
 use crate::error::quoted;
 use crate::{Config, Error, Tensor, gguf, gguf_tokenizer, huggingface};
 use dynamo_types::SpecialTokens;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// An opened model: everything but the tensors is in memory.
@@ -21,6 +21,8 @@ pub struct ModelFiles {
 enum Tensors {
     Gguf(gguf::File),
     HuggingFace(huggingface::Checkpoint),
+    /// Nobody asked for them.
+    Absent(PathBuf),
 }
 
 /// What the readers of either form hand over.
@@ -53,6 +55,17 @@ pub fn open(path: &Path) -> Result<ModelFiles, Error> {
         }
     }
     Ok(files)
+}
+
+/// As [`open`], without the tensors: for engines that compute nothing. Directories need no weights.
+pub fn describe(path: &Path) -> Result<ModelFiles, Error> {
+    if !path.is_dir() {
+        // The header of a GGUF file is all that is read of it.
+        return open(path);
+    }
+    let (config, description) = huggingface::open_description(path)?;
+    config.check(path)?;
+    Ok(ModelFiles::new(config, description, served_name(path, false), Tensors::Absent(path.to_owned())))
 }
 
 fn open_gguf(path: &Path) -> Result<ModelFiles, Error> {
@@ -127,11 +140,13 @@ impl ModelFiles {
         let tensor = match &self.tensors {
             Tensors::Gguf(file) => file.tensor(name)?,
             Tensors::HuggingFace(checkpoint) => checkpoint.tensor(name, &self.config)?,
+            Tensors::Absent(_) => None,
         };
         tensor.ok_or_else(|| {
             let path = match &self.tensors {
                 Tensors::Gguf(file) => file.path(),
                 Tensors::HuggingFace(checkpoint) => checkpoint.path(),
+                Tensors::Absent(path) => path,
             };
             Error::new(path, format!("tensor {}", quoted(name)), "to be in the model", "no such tensor")
         })
@@ -141,6 +156,7 @@ impl ModelFiles {
         match &self.tensors {
             Tensors::Gguf(file) => file.shape(name),
             Tensors::HuggingFace(checkpoint) => checkpoint.shape(name),
+            Tensors::Absent(_) => None,
         }
     }
 
@@ -148,6 +164,7 @@ impl ModelFiles {
         match &self.tensors {
             Tensors::Gguf(file) => file.stored_bytes(name),
             Tensors::HuggingFace(checkpoint) => checkpoint.stored_bytes(name),
+            Tensors::Absent(_) => None,
         }
     }
 }

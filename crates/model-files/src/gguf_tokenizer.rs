@@ -24,6 +24,15 @@ const END_TOKENS: [&str; 6] =
 const LLAMA_WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN_WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
+/// Mistral's Tekken: words by case, every digit alone.
+const TEKKEN_WORDS: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// DeepSeek V3: three cuts one after the other.
+const DEEPSEEK_WORDS: [&str; 3] = [
+    r"\p{N}{1,3}",
+    r"[一-龥぀-ゟ゠-ヿ]+",
+    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
+];
+
 /// How text is cut before merges apply.
 struct Words {
     normalizer: Json,
@@ -37,12 +46,12 @@ fn byte_level(use_regex: bool) -> Json {
 }
 
 fn words(pre: &str) -> Option<Words> {
-    let split = |pattern: &str| {
-        json!({"type": "Sequence", "pretokenizers": [
-            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false},
-            byte_level(false),
-        ]})
+    let splits = |patterns: &[&str]| {
+        let split = |pattern: &&str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
+        let list: Vec<Json> = patterns.iter().map(split).chain([byte_level(false)]).collect();
+        json!({"type": "Sequence", "pretokenizers": list})
     };
+    let split = |pattern: &str| splits(&[pattern]);
     let plain = |pre_tokenizer| Words { normalizer: Json::Null, pre_tokenizer, ignore_merges: false };
     Some(match pre {
         "gpt-2" | "gpt2" | "default" => plain(byte_level(true)),
@@ -50,8 +59,14 @@ fn words(pre: &str) -> Option<Words> {
             {"type": "Digits", "individual_digits": true},
             byte_level(true),
         ]})),
-        "llama-bpe" | "llama3" | "llama-v3" => Words { ignore_merges: true, ..plain(split(LLAMA_WORDS)) },
+        "llama-bpe" | "llama3" | "llama-v3" | "smaug-bpe" | "dbrx" | "falcon3" => {
+            Words { ignore_merges: true, ..plain(split(LLAMA_WORDS)) }
+        }
         "qwen2" => Words { normalizer: json!({"type": "NFC"}), ..plain(split(QWEN_WORDS)) },
+        // The same cuts, in vocabularies that do not ask for NFC.
+        "deepseek-r1-qwen" => plain(split(QWEN_WORDS)),
+        "tekken" => Words { ignore_merges: true, ..plain(split(TEKKEN_WORDS)) },
+        "deepseek-v3" => plain(splits(&DEEPSEEK_WORDS)),
         _ => return None,
     })
 }
@@ -65,7 +80,7 @@ pub(crate) fn describe(file: &File, vocab_size: usize) -> Result<Description, Er
     }
     let pre = file.text("tokenizer.ggml.pre").unwrap_or("default");
     let words = words(pre).ok_or_else(|| {
-        let expected = "one of: smollm, llama-bpe, qwen2, gpt-2, default";
+        let expected = "one of: smollm, llama-bpe, qwen2, gpt-2, default, tekken, deepseek-v3, deepseek-r1-qwen, smaug-bpe, dbrx, falcon3";
         Error::new(file.path(), "tokenizer.ggml.pre", expected, quoted(pre))
     })?;
     let tokens = texts(file, "tokenizer.ggml.tokens")?;

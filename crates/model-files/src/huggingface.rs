@@ -109,12 +109,17 @@ pub(crate) struct Checkpoint {
 }
 
 pub(crate) fn open(path: &Path) -> Result<(Config, Checkpoint, Description), Error> {
+    let (config, description) = open_description(path)?;
+    Ok((config, Checkpoint::open(path)?, description))
+}
+
+/// All but the weights.
+pub(crate) fn open_description(path: &Path) -> Result<(Config, Description), Error> {
     let raw: ConfigJson = json_file(&path.join("config.json"))?;
     let config = config(&path.join("config.json"), &raw)?;
-    let checkpoint = Checkpoint::open(path)?;
     let config = Config { tied_embeddings: raw.tie_word_embeddings, ..config };
     let description = describe(path, &raw)?;
-    Ok((config, checkpoint, description))
+    Ok((config, description))
 }
 
 /// The content of a text file; None if it is not there.

@@ -16,5 +16,5 @@ pub mod testing;
 
 pub use config::{Architecture, Config};
 pub use error::Error;
-pub use files::{ModelFiles, open};
+pub use files::{ModelFiles, describe, open};
 pub use tensor::{Encoding, Tensor};

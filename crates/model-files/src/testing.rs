@@ -99,13 +99,18 @@ impl GgufWriter {
 
     /// A byte-level tokenizer: the 256 byte characters, `<|im_start|>` = 256, `<|im_end|>` = 257 (end), no merges but one.
     pub fn byte_tokenizer(&mut self) -> &mut Self {
+        self.byte_tokenizer_cut("smollm")
+    }
+
+    /// The same, cutting words as `pre` says.
+    pub fn byte_tokenizer_cut(&mut self, pre: &str) -> &mut Self {
         let mut tokens: Vec<String> = (0..=255u8).map(|byte| byte_character(byte).to_string()).collect();
         tokens.extend(["<|im_start|>".into(), "<|im_end|>".into(), "th".into()]);
         let mut kinds = vec![1; tokens.len()];
         kinds[256] = 3;
         kinds[257] = 3;
         self.text("tokenizer.ggml.model", "gpt2")
-            .text("tokenizer.ggml.pre", "smollm")
+            .text("tokenizer.ggml.pre", pre)
             .texts("tokenizer.ggml.tokens", &tokens)
             .integers("tokenizer.ggml.token_type", &kinds)
             .texts("tokenizer.ggml.merges", &["t h"])

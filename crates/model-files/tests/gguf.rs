@@ -4,6 +4,7 @@
 use dynamo_model_files::testing::GgufWriter;
 use dynamo_model_files::{Architecture, Config, Encoding, Tensor, open};
 use proptest::prelude::*;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -113,6 +114,30 @@ fn the_tokenizer_works() {
     let expected = [256, 258, u32::from(b'e'), 32, u32::from(b'1'), u32::from(b'2'), 32, 0xc3, 0xa9, 257];
     assert_eq!(encoding.get_ids(), expected);
     assert_eq!(tokenizer.decode(encoding.get_ids(), true).unwrap(), "the 12 é");
+}
+
+/// The way of cutting that a file names is the published one, held against `tokenizers` for Python in `dynamo-text`.
+#[test]
+fn names_mean_the_published_expressions() {
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../text/tests/data/tokenizers.json");
+    let fixtures: Value = serde_json::from_str(&std::fs::read_to_string(fixtures).unwrap()).unwrap();
+    let directory = Directory::new();
+    let mut names = 0;
+    for shape in fixtures["shapes"].as_array().unwrap() {
+        for name in shape["gguf"].as_array().unwrap() {
+            let mut writer = GgufWriter::default();
+            writer.llama(&config()).byte_tokenizer_cut(name.as_str().unwrap());
+            add_tensors(&mut writer);
+            let files = open(&directory.file(&writer.bytes())).unwrap();
+            let made: Value = serde_json::from_str(&files.tokenizer_json()).unwrap();
+            let published = &shape["json"];
+            assert_eq!(made["pre_tokenizer"], published["pre_tokenizer"], "{name}");
+            assert_eq!(made["normalizer"], published["normalizer"], "{name}");
+            assert_eq!(made["model"]["ignore_merges"], published["model"]["ignore_merges"], "{name}");
+            names += 1;
+        }
+    }
+    assert!(names >= 8, "{names}");
 }
 
 /// Cut anywhere: one line that says so, never a panic.

@@ -21,8 +21,19 @@ pub struct DecoderOptions {
     pub keep_markers: bool,
     /// What stopped the answer, string or id, belongs to its text.
     pub include_stop_str_in_output: bool,
-    /// Pass log-probabilities on.
+    /// Pass log-probabilities on. Those of the prompt are, wherever they come.
     pub logprobs: bool,
+    /// Where the prompt's text came from, for the places of its tokens in it.
+    pub prompt: PromptText,
+}
+
+/// Which tokens of a prompt have text in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PromptText {
+    /// The client gave the text; this many tokens were put in front of it.
+    Given { added: usize },
+    /// It was made from token ids: special ones have no text if they have none in the answer.
+    Decoded,
 }
 
 impl Default for DecoderOptions {
@@ -36,6 +47,7 @@ impl Default for DecoderOptions {
             keep_markers: false,
             include_stop_str_in_output: false,
             logprobs: false,
+            prompt: PromptText::Given { added: 0 },
         }
     }
 }
@@ -84,9 +96,8 @@ impl Decoder {
             return out;
         }
         out.cached_tokens = delta.cached_tokens;
-        if self.options.logprobs {
-            out.prompt_logprobs = self.prompt_logprobs(delta.prompt_logprobs);
-        }
+        out.embedding = delta.embedding;
+        out.prompt_logprobs = self.prompt_logprobs(delta.prompt_logprobs);
         let tokens = delta.tokens;
         let mut logprobs = delta.logprobs.into_iter();
         let mut taken = 0;
@@ -202,14 +213,21 @@ impl Decoder {
             return Vec::new();
         }
         let tokenizer = self.detokenizer.tokenizer();
-        let mut prompt = Detokenizer::new(Arc::clone(tokenizer), false);
+        let (added, skip_special) = match self.options.prompt {
+            PromptText::Given { added } => (added, false),
+            PromptText::Decoded => (0, self.options.skip_special_tokens),
+        };
+        let mut prompt = Detokenizer::new(Arc::clone(tokenizer), skip_special);
         let (mut text, mut offset) = (String::new(), 0);
         logprobs
             .into_iter()
-            .map(|logprob| {
+            .enumerate()
+            .map(|(place, logprob)| {
                 let token = logprob.token;
                 let entry = text_logprob(tokenizer, logprob, offset);
-                prompt.push(token, &mut text);
+                if place >= added {
+                    prompt.push(token, &mut text);
+                }
                 offset += text.chars().count();
                 text.clear();
                 entry

@@ -12,7 +12,7 @@ mod template;
 mod text_delta;
 mod tokenizer;
 
-pub use decoder::{Decoder, DecoderOptions};
+pub use decoder::{Decoder, DecoderOptions, PromptText};
 pub use detokenizer::Detokenizer;
 pub use stop::StopMatcher;
 pub use template::{RenderInput, Template};

@@ -51,6 +51,8 @@ pub struct TextDelta {
     pub prompt_logprobs: Vec<TextLogprob>,
     /// Prompt tokens that needed no prefill.
     pub cached_tokens: Option<u32>,
+    /// The vector of a prompt that was to be embedded; passed on as it came.
+    pub embedding: Option<Vec<f32>>,
     /// Set on the last delta only.
     pub finish: Option<FinishReason>,
     /// Set with `finish` when the client's own stop string or stop id was met.
@@ -69,6 +71,7 @@ impl TextDelta {
         self.logprobs.append(&mut later.logprobs);
         self.prompt_logprobs.append(&mut later.prompt_logprobs);
         self.cached_tokens = self.cached_tokens.or(later.cached_tokens);
+        self.embedding = self.embedding.take().or(later.embedding);
         self.finish = self.finish.or(later.finish);
         self.stop = self.stop.take().or(later.stop);
     }

@@ -25,9 +25,11 @@ mod tool;
 mod value;
 
 pub use event::{Event, Events, Message, Sink, ToolCall};
-pub use reasoning::{names as reasoning_names, start as reasoning_start};
+pub use reasoning::{
+    Surrounding, names as reasoning_names, start as reasoning_start, surrounding as reasoning_surrounding,
+};
 pub use schema::Tools;
-pub use tool::names as tool_names;
+pub use tool::{names as tool_names, openers as tool_openers};
 
 use dynamo_types::FinishReason;
 use std::fmt;
@@ -59,10 +61,22 @@ pub enum Start {
     Content,
 }
 
+/// An answer that a grammar forces to be calls, written as JSON whatever the family's own format is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Forced {
+    /// A list of `{"name": ..., "parameters": {...}}`.
+    List,
+    /// The arguments of this function.
+    Named(Arc<str>),
+}
+
 /// What a parser is told about the request.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     pub tools: Arc<Tools>,
+    pub forced: Option<Forced>,
+    /// Calls after so many are left out.
+    pub max_calls: Option<usize>,
     /// Ids of calls are drawn from this; give each answer its own.
     pub call_seed: u64,
     pub start: Start,
@@ -158,11 +172,16 @@ impl Parser for Chain {
 #[derive(Debug, Default)]
 pub struct Splitter {
     parser: Option<Box<dyn Parser>>,
+    max_calls: Option<usize>,
     complete_calls: usize,
 }
 
 impl Splitter {
-    /// With the parsers of these families. Without either the text passes through.
+    /// With the parsers of these families; forced calls are read as such, whatever `tool` is. Without any parser the text
+    /// passes through.
+    ///
+    /// # Errors
+    /// There is no parser of such a name.
     pub fn new(reasoning: Option<&str>, tool: Option<&str>, options: &Options) -> Result<Self, Error> {
         let first = match reasoning {
             Some(name) => Some(self::reasoning(name, options).ok_or_else(|| Error {
@@ -172,7 +191,9 @@ impl Splitter {
             })?),
             None => None,
         };
+        let forced = options.forced.as_ref().map(|forced| tool::forced(forced, options));
         let second = match tool {
+            _ if forced.is_some() => forced,
             Some(name) => Some(self::tool(name, options).ok_or_else(|| Error {
                 kind: "tool-call",
                 name: name.to_owned(),
@@ -184,13 +205,16 @@ impl Splitter {
             (Some(first), Some(second)) => Some(Box::new(Chain::new(first, second))),
             (first, second) => first.or(second),
         };
-        Ok(Self { parser, complete_calls: 0 })
+        Ok(Self { parser, max_calls: options.max_calls, complete_calls: 0 })
     }
 
     /// Takes the next piece of text.
     pub fn push(&mut self, text: &str, out: &mut Events) {
-        match &mut self.parser {
-            Some(parser) => parser.push(text, &mut Counting { out, ended: &mut self.complete_calls }),
+        let Self { parser, max_calls, complete_calls } = self;
+        match parser {
+            Some(parser) => {
+                parser.push(text, &mut Counting { out, max: *max_calls, ended: complete_calls });
+            }
             None => out.content(text),
         }
     }
@@ -199,16 +223,24 @@ impl Splitter {
     /// call, otherwise `reason` itself (R15).
     pub fn finish(&mut self, reason: FinishReason, out: &mut Events) -> FinishReason {
         if let Some(mut parser) = self.parser.take() {
-            parser.finish(reason, &mut Counting { out, ended: &mut self.complete_calls });
+            let (max, ended) = (self.max_calls, &mut self.complete_calls);
+            parser.finish(reason, &mut Counting { out, max, ended });
         }
         if reason == FinishReason::Stop && self.complete_calls > 0 { FinishReason::ToolCalls } else { reason }
     }
 }
 
-/// Counts complete calls on their way out.
+/// Counts complete calls on their way out, and keeps back those that are too many.
 struct Counting<'a> {
     out: &'a mut Events,
+    max: Option<usize>,
     ended: &'a mut usize,
+}
+
+impl Counting<'_> {
+    fn passes(&self, index: usize) -> bool {
+        self.max.is_none_or(|max| index < max)
+    }
 }
 
 impl Sink for Counting<'_> {
@@ -221,15 +253,21 @@ impl Sink for Counting<'_> {
     }
 
     fn call_start(&mut self, index: usize, id: &str, name: &str) {
-        self.out.call_start(index, id, name);
+        if self.passes(index) {
+            self.out.call_start(index, id, name);
+        }
     }
 
     fn call_arguments(&mut self, index: usize, fragment: &str) {
-        self.out.call_arguments(index, fragment);
+        if self.passes(index) {
+            self.out.call_arguments(index, fragment);
+        }
     }
 
     fn call_end(&mut self, index: usize) {
-        *self.ended += 1;
-        self.out.call_end(index);
+        if self.passes(index) {
+            *self.ended += 1;
+            self.out.call_end(index);
+        }
     }
 }

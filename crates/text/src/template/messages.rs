@@ -41,6 +41,8 @@ enum Arguments {
 pub(super) struct Shape {
     content: Content,
     arguments: Arguments,
+    /// Content comes out as it is. A template that only looks at it may mean null by null.
+    is_shown: bool,
 }
 
 impl Shape {
@@ -75,7 +77,7 @@ impl Shape {
         let text_fits = as_text.is_some_and(|out| out.contains(&format!("{{\"{MARK}\"")));
         let object_fits = as_object.is_some_and(|out| !out.contains(&format!("'{MARK}'")));
         let arguments = if text_fits && !object_fits { Arguments::Text } else { Arguments::Object };
-        Self { content, arguments }
+        Self { content, arguments, is_shown: text || parts_shown }
     }
 
     /// Turns a client's message into this shape.
@@ -94,6 +96,13 @@ impl Shape {
             (Content::Parts, ValueKind::String) => {
                 changed.push(("content", jinja(json!([{"type": "text", "text": content.as_str()}]))));
             }
+            // What clients send beside tool calls. Templates concatenate content, or print it.
+            (Content::Text | Content::Any, ValueKind::None | ValueKind::Undefined) if self.is_shown => {
+                changed.push(("content", JinjaValue::from("")));
+            }
+            (Content::Parts, ValueKind::None | ValueKind::Undefined) => {
+                changed.push(("content", jinja(json!([]))));
+            }
             _ => {}
         }
         let calls = message.get_attr("tool_calls").unwrap_or_default();
@@ -110,7 +119,7 @@ fn is_quoted(out: &str) -> bool {
     out.contains(&format!("'{MARK}'")) || out.contains(&format!("\"{MARK}\""))
 }
 
-/// A map with some entries exchanged.
+/// A map with some entries exchanged, or added.
 fn replaced(map: &JinjaValue, mut changed: Vec<(&'static str, JinjaValue)>) -> JinjaValue {
     let keys = map.try_iter().into_iter().flatten();
     let mut entries: Vec<(JinjaValue, JinjaValue)> = Vec::new();
@@ -122,6 +131,7 @@ fn replaced(map: &JinjaValue, mut changed: Vec<(&'static str, JinjaValue)>) -> J
         };
         entries.push((key, value));
     }
+    entries.extend(changed.into_iter().map(|(name, value)| (JinjaValue::from(name), value)));
     jinja(Entries(entries))
 }
 

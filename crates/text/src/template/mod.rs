@@ -3,13 +3,20 @@
 //! The hub's reference is Python's Jinja2 with `trim_blocks` and `lstrip_blocks`, a few helper functions, and whatever
 //! methods Python's own strings and dictionaries have.
 
+mod clock;
+mod filters;
+mod guards;
+mod json;
 mod messages;
-mod python;
+mod methods;
+mod source;
+mod text;
+mod weight;
 
 use dynamo_types::{ChatTemplate, Error, SpecialTokens};
 use messages::Shape;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde, ValueKind};
+use minijinja::value::{Serde, ValueKind};
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value as JinjaValue};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -66,11 +73,14 @@ impl Template {
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.set_recursion_limit(MAX_RECURSION);
         environment.set_fuel(Some(MAX_FUEL));
-        environment.set_unknown_method_callback(python::method);
-        environment.add_filter("tojson", tojson);
+        environment.set_unknown_method_callback(methods::method);
+        filters::register(&mut environment);
+        weight::register(&mut environment);
         environment.add_function("raise_exception", raise_exception);
+        let source = source::source(&template.source)
+            .map_err(|error| Error::internal(format!("chat template: {error}")))?;
         environment
-            .add_template_owned(NAME, python::source(&template.source))
+            .add_template_owned(NAME, source)
             .map_err(|error| Error::internal(format!("chat template: {}", describe(&error))))?;
         let mut compiled = Self { environment, special: special.clone(), shape: Shape::default() };
         compiled.shape = Shape::find(|messages| compiled.render_values(&probe(messages)).ok());
@@ -115,7 +125,7 @@ impl Template {
             ("add_generation_prompt", JinjaValue::from(values.add_generation_prompt)),
             (
                 "strftime_now",
-                JinjaValue::from_function(move |format: &str| python::strftime(format, now_unix_s)),
+                JinjaValue::from_function(move |format: &str| clock::strftime(format, now_unix_s)),
             ),
         ];
         let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
@@ -180,15 +190,8 @@ impl fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 fn raise_exception(message: &JinjaValue) -> Result<JinjaValue, minijinja::Error> {
-    let message = message.to_string();
+    let message = text::text(message)?;
     Err(minijinja::Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Refused(message)))
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
-fn tojson(value: &JinjaValue, kwargs: Kwargs) -> Result<JinjaValue, minijinja::Error> {
-    let style = python::JsonStyle::from_kwargs(&kwargs)?;
-    kwargs.assert_all_used()?;
-    python::to_json(value, &style).map(JinjaValue::from)
 }
 
 /// The fault as the client reads it.

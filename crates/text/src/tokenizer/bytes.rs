@@ -16,6 +16,8 @@ pub(super) struct ByteTable {
     /// One bit per id.
     special: Vec<u64>,
     leading_spaces_stripped: usize,
+    /// Bytes of the longest token.
+    longest: usize,
 }
 
 impl ByteTable {
@@ -33,12 +35,20 @@ impl ByteTable {
     fn empty(tokens: usize) -> Self {
         let mut offsets = Vec::with_capacity(tokens + 1);
         offsets.push(0);
-        Self { arena: Vec::new(), offsets, special: vec![0; tokens.div_ceil(64)], leading_spaces_stripped: 0 }
+        Self {
+            arena: Vec::new(),
+            offsets,
+            special: vec![0; tokens.div_ceil(64)],
+            leading_spaces_stripped: 0,
+            longest: 0,
+        }
     }
 
     /// The next id's bytes.
     fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let before = self.arena.len();
         write(&mut self.arena);
+        self.longest = self.longest.max(self.arena.len() - before);
         self.offsets.push(u32::try_from(self.arena.len()).unwrap_or(u32::MAX));
     }
 
@@ -93,6 +103,10 @@ impl ByteTable {
     #[inline]
     pub(super) fn is_special(&self, token: u32) -> bool {
         self.special.get(token as usize / 64).is_some_and(|word| word >> (token % 64) & 1 == 1)
+    }
+
+    pub(super) fn longest(&self) -> usize {
+        self.longest
     }
 
     pub(super) fn leading_spaces_stripped(&self) -> usize {

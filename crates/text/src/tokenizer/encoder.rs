@@ -11,6 +11,10 @@ use serde_json::Value;
 /// Bytes of text per token, roughly, to size the answer.
 const BYTES_PER_TOKEN: usize = 4;
 
+/// How many times longer in bytes a text may be before it is put into NFC: no character has a canonical decomposition
+/// of more than three times its own length in UTF-8.
+const NFC_SHRINKS: usize = 3;
+
 #[derive(Debug)]
 pub(super) struct Encoder {
     words: Words,
@@ -83,6 +87,12 @@ impl Encoder {
         Some(out)
     }
 
+    /// A number of tokens that `text` has at the least.
+    pub(super) fn least_tokens(&self, text: &str, table: &ByteTable) -> usize {
+        let shrinks = if self.composes { NFC_SHRINKS } else { 1 };
+        self.merges.known_bytes(text).div_ceil(table.longest().max(1) * shrinks)
+    }
+
     /// The id of a token in the vocabulary's spelling, given also as the bytes it stands for.
     pub(super) fn token_id(&self, token: &str, bytes: Option<&[u8]>, table: &ByteTable) -> Option<u32> {
         self.added_ids.get(token).copied().or_else(|| self.merges.token(bytes?, table))
@@ -100,6 +110,24 @@ struct AddedTokens {
     /// By first byte.
     groups: FxHashMap<u8, Group>,
     is_first: Box<[bool; 256]>,
+    /// The same as a list, while it is short enough for a vectorised search.
+    firsts: Option<Firsts>,
+}
+
+/// Up to three bytes, some perhaps twice.
+#[derive(Clone, Copy, Debug)]
+struct Firsts([u8; 3]);
+
+impl Firsts {
+    fn of(bytes: impl Iterator<Item = u8>) -> Option<Self> {
+        let bytes: Vec<u8> = bytes.take(4).collect();
+        match bytes[..] {
+            [a] => Some(Self([a, a, a])),
+            [a, b] => Some(Self([a, b, b])),
+            [a, b, c] => Some(Self([a, b, c])),
+            _ => None,
+        }
+    }
 }
 
 /// Tokens with the same first byte.
@@ -113,7 +141,7 @@ struct Group {
 
 impl AddedTokens {
     fn new<'a>(tokens: impl Iterator<Item = &'a AddedToken>) -> Self {
-        let mut added = Self { groups: FxHashMap::default(), is_first: Box::new([false; 256]) };
+        let mut added = Self { groups: FxHashMap::default(), is_first: Box::new([false; 256]), firsts: None };
         for token in tokens {
             let Some(&first) = token.content.as_bytes().first() else { continue };
             added.is_first[first as usize] = true;
@@ -129,18 +157,28 @@ impl AddedTokens {
             }
             group.common = common;
         }
+        added.firsts = Firsts::of(added.groups.keys().copied());
         added
+    }
+
+    /// The next place from `at` on where a token may start.
+    fn candidate(&self, bytes: &[u8], at: usize) -> Option<usize> {
+        let rest = bytes.get(at..)?;
+        let found = match self.firsts {
+            _ if self.groups.is_empty() => None,
+            Some(Firsts([a, b, c])) => memchr::memchr3(a, b, c, rest),
+            None => rest.iter().position(|&byte| self.is_first[byte as usize]),
+        };
+        found.map(|offset| at + offset)
     }
 
     fn split<'t>(&self, text: &'t str, piece: &mut impl FnMut(Piece<'t>)) {
         let bytes = text.as_bytes();
         let mut done = 0;
         let mut at = 0;
-        if self.groups.is_empty() {
-            at = bytes.len();
-        }
-        while at < bytes.len() {
-            match self.is_first[bytes[at] as usize].then(|| self.token_at(&bytes[at..])).flatten() {
+        while let Some(start) = self.candidate(bytes, at) {
+            at = start;
+            match self.token_at(&bytes[at..]) {
                 Some((len, id)) => {
                     if done < at {
                         piece(Piece::Text(&text[done..at]));

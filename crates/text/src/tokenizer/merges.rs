@@ -28,13 +28,58 @@ struct Candidate {
 
 const NO_MERGE: Candidate = Candidate { rank: NONE, merged: NONE };
 
+/// A token of up to [`Short::MAX`] bytes, compared where it is found: a quarter of a cache line, and no call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Short {
+    /// All the bytes, some of them twice. Together with the length they name one word.
+    head: u64,
+    tail: u32,
+    /// Length in the low bits, id above them. A length of 0: nothing here.
+    entry: u32,
+}
+
+impl Short {
+    const MAX: usize = 12;
+    const LENGTH_BITS: u32 = 4;
+    const EMPTY: Self = Self { head: 0, tail: 0, entry: 0 };
+
+    /// Of a word, with no id. None if it is too long, or a single byte.
+    #[inline]
+    fn of(word: &[u8]) -> Option<Self> {
+        let entry = word.len() as u32;
+        let pair = |at: usize| word.get(at..).and_then(<[u8]>::first_chunk).map(|b| u16::from_le_bytes(*b));
+        let four = |at: usize| word.get(at..).and_then(<[u8]>::first_chunk).map(|b| u32::from_le_bytes(*b));
+        let (head, tail) = match word.len() {
+            8..=Self::MAX => (u64::from_le_bytes(*word.first_chunk()?), four(word.len() - 4)?),
+            4..8 => (u64::from(four(0)?), four(word.len() - 4)?),
+            2..4 => (u64::from(pair(0)?), u32::from(pair(word.len() - 2)?)),
+            _ => return None,
+        };
+        Some(Self { head, tail, entry })
+    }
+
+    fn id(self) -> u32 {
+        self.entry >> Self::LENGTH_BITS
+    }
+
+    /// The place in a table of so many slots where a search for it begins.
+    #[inline]
+    fn slot(self, slots: usize) -> usize {
+        let mixed = (self.head ^ u64::from(self.tail).rotate_left(40) ^ u64::from(self.entry))
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        ((u128::from(mixed) * slots as u128) >> 64) as usize
+    }
+}
+
 /// Vocabulary and merges, over bytes.
 #[derive(Debug)]
 pub(super) struct Merges {
     /// A vocabulary may lack bytes that its training never saw; such bytes are dropped.
     byte_ids: [u32; 256],
     pairs: FxHashMap<u64, Candidate>,
-    /// Open addressing from the bytes of a token to its id, at most half full.
+    /// Open addressing, at most half full: tokens of few bytes themselves, and the ids of longer ones by their bytes.
+    short: Vec<Short>,
     slots: Vec<u32>,
     /// One state per id.
     whole: Vec<AtomicU8>,
@@ -52,6 +97,11 @@ pub(super) struct Scratch {
 }
 
 impl Merges {
+    /// Bytes of `text` that become tokens, or parts of them.
+    pub(super) fn known_bytes(&self, text: &str) -> usize {
+        text.bytes().filter(|&byte| self.byte_ids[byte as usize] != NONE).count()
+    }
+
     /// None if the vocabulary is not byte-level in every detail that counts.
     pub(super) fn build(model: &Bpe<'_>, table: &ByteTable) -> Option<Self> {
         let alphabet = Alphabet::new();
@@ -66,11 +116,13 @@ impl Merges {
         let mut merges = Self {
             byte_ids,
             pairs: FxHashMap::with_capacity_and_hasher(model.merges.len(), Default::default()),
-            slots: vec![NONE; (model.vocab.len() * 2).next_power_of_two()],
+            short: Vec::new(),
+            slots: Vec::new(),
             whole: (0..table.len()).map(|_| AtomicU8::new(UNKNOWN)).collect(),
             ignore_merges: model.ignore_merges(),
         };
         let mut bytes = Vec::new();
+        let mut ids = Vec::with_capacity(model.vocab.len());
         for (token, &id) in &model.vocab {
             bytes.clear();
             if !alphabet.append(&token.0, &mut bytes) {
@@ -80,8 +132,9 @@ impl Merges {
             if table.bytes(id) != bytes {
                 return None;
             }
-            merges.insert(&bytes, id);
+            ids.push(id);
         }
+        merges.fill(&ids, table);
         let mut joined = String::new();
         for (merge, rank) in model.merges.iter().zip(0u32..) {
             let (left, right) = merge.parts()?;
@@ -95,17 +148,60 @@ impl Merges {
         Some(merges)
     }
 
-    fn insert(&mut self, bytes: &[u8], id: u32) {
-        let mask = self.slots.len() - 1;
-        let mut slot = hash(bytes) & mask;
-        while self.slots[slot] != NONE {
-            slot = (slot + 1) & mask;
+    /// Puts these tokens where [`Merges::token`] looks for them. Single bytes have a table of their own.
+    fn fill(&mut self, ids: &[u32], table: &ByteTable) {
+        let (short, long): (Vec<u32>, Vec<u32>) =
+            ids.iter().partition(|&&id| table.bytes(id).len() <= Short::MAX);
+        self.short = vec![Short::EMPTY; short.len() * 2 + 1];
+        for id in short {
+            let Some(mut word) = Short::of(table.bytes(id)) else { continue };
+            let mut slot = word.slot(self.short.len());
+            while self.short[slot] != Short::EMPTY {
+                slot = (slot + 1) % self.short.len();
+            }
+            word.entry |= id << Short::LENGTH_BITS;
+            self.short[slot] = word;
         }
-        self.slots[slot] = id;
+        self.slots = vec![NONE; (long.len() * 2 + 1).next_power_of_two()];
+        let mask = self.slots.len() - 1;
+        for id in long {
+            let mut slot = hash(table.bytes(id)) & mask;
+            while self.slots[slot] != NONE {
+                slot = (slot + 1) & mask;
+            }
+            self.slots[slot] = id;
+        }
     }
 
     /// The token of exactly these bytes.
+    #[inline]
     pub(super) fn token(&self, bytes: &[u8], table: &ByteTable) -> Option<u32> {
+        match Short::of(bytes) {
+            Some(word) => self.short_token(word),
+            None => match *bytes {
+                [byte] => Some(self.byte_ids[byte as usize]).filter(|&id| id != NONE),
+                _ => self.long_token(bytes, table),
+            },
+        }
+    }
+
+    #[inline]
+    fn short_token(&self, word: Short) -> Option<u32> {
+        const LENGTH: u32 = (1 << Short::LENGTH_BITS) - 1;
+        let mut slot = word.slot(self.short.len());
+        loop {
+            let found = self.short.get(slot)?;
+            if found.head == word.head && found.tail == word.tail && found.entry & LENGTH == word.entry {
+                return Some(found.id());
+            }
+            if found.entry == 0 {
+                return None;
+            }
+            slot = if slot + 1 == self.short.len() { 0 } else { slot + 1 };
+        }
+    }
+
+    fn long_token(&self, bytes: &[u8], table: &ByteTable) -> Option<u32> {
         let mask = self.slots.len() - 1;
         let mut slot = hash(bytes) & mask;
         loop {

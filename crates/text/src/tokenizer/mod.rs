@@ -104,6 +104,16 @@ impl Tokenizer {
         }
     }
 
+    /// A number of tokens that `text` has at the least, found without looking for them: a token stands for so many bytes
+    /// at most. 0 where nothing is known: a tokenizer may drop characters, or make one token of many unknown ones.
+    pub fn least_tokens(&self, text: &str) -> usize {
+        match &self.kind {
+            Kind::Bytes { .. } => text.len(),
+            Kind::ByteLevel { encoder, .. } => encoder.least_tokens(text, &self.table),
+            Kind::HuggingFace(_) => 0,
+        }
+    }
+
     /// Text of a whole token sequence; broken UTF-8 becomes U+FFFD.
     pub fn decode(&self, tokens: &[u32], skip_special: bool) -> String {
         let mut bytes = Vec::with_capacity(tokens.len() * 4);

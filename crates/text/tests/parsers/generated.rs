@@ -400,6 +400,8 @@ proptest! {
             start: Start::Default,
             finish: FinishReason::Stop,
             tools: Arc::new(Tools::new(&tools)),
+            forced: None,
+            max_calls: None,
         };
         let whole = parse(&setup, [text.as_str()]);
         prop_assert_eq!(&parse(&setup, cut(&text, &places(&text, &cuts))), &whole);

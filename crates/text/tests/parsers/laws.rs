@@ -4,7 +4,6 @@ use crate::support::{Case, Setup, all_cases, boundaries, cases, cut, parse, tool
 use dynamo_text::parsers::{Event, Events, Options, Splitter, Start, Tools, reasoning_start};
 use dynamo_types::{FinishReason, draw};
 use serde_json::Value;
-use std::sync::Arc;
 
 /// Draws of this file start here; a failing case prints its number.
 const SEED: u64 = 0x7061_7273;
@@ -105,8 +104,8 @@ fn r14_parallel_calls_have_their_own_ids_and_indexes() {
 }
 
 fn events(setup: &Setup, pieces: &[&str]) -> Vec<Event> {
-    let options = Options { tools: Arc::clone(&setup.tools), call_seed: 1, start: setup.start };
-    let mut splitter = Splitter::new(setup.reasoning.as_deref(), setup.tool.as_deref(), &options).unwrap();
+    let (reasoning, tool) = (setup.reasoning.as_deref(), setup.tool.as_deref());
+    let mut splitter = Splitter::new(reasoning, tool, &setup.options(1)).unwrap();
     let mut events = Events::default();
     for piece in pieces {
         splitter.push(piece, &mut events);
@@ -163,7 +162,7 @@ fn r16_long_arguments_flow() {
         let text = long(&case, 64 << 10);
         let from = text.find("quote ").unwrap();
         let text = format!("{}{}", &case.text[..0], text);
-        let options = Options { tools: tools(), call_seed: 1, start: Start::Default };
+        let options = Options { tools: tools(), call_seed: 1, ..Options::default() };
         let mut splitter = Splitter::new(None, case.setup.tool.as_deref(), &options).unwrap();
         let mut events = Events::default();
         let (mut fed, mut told, mut silent, mut longest, mut first) = (0, 0, 0, 0, None);
@@ -227,6 +226,8 @@ fn no_parser_changes_nothing() {
         start: Start::Default,
         finish: FinishReason::Stop,
         tools: tools(),
+        forced: None,
+        max_calls: None,
     };
     let message = parse(&setup, ["<think>", " <tool_call>"]).0;
     assert_eq!((message.content.as_str(), message.reasoning.as_str()), ("<think> <tool_call>", ""));

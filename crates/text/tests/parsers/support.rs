@@ -1,6 +1,6 @@
 //! Fixtures and the running of parsers over them.
 
-use dynamo_text::parsers::{Events, Message, Options, Splitter, Start, Tools};
+use dynamo_text::parsers::{Events, Forced, Message, Options, Splitter, Start, Tools};
 use dynamo_types::FinishReason;
 use serde_json::Value;
 use std::fs;
@@ -15,6 +15,15 @@ pub(crate) struct Setup {
     pub(crate) start: Start,
     pub(crate) finish: FinishReason,
     pub(crate) tools: Arc<Tools>,
+    pub(crate) forced: Option<Forced>,
+    pub(crate) max_calls: Option<usize>,
+}
+
+impl Setup {
+    pub(crate) fn options(&self, call_seed: u64) -> Options {
+        let (tools, forced) = (Arc::clone(&self.tools), self.forced.clone());
+        Options { tools, forced, max_calls: self.max_calls, call_seed, start: self.start }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -53,7 +62,8 @@ fn folders(path: &Path) -> Vec<PathBuf> {
     list
 }
 
-/// All cases under every name of their family, in the kind's folder: `tool`, `reasoning` or `both`.
+/// All cases under every name of their family, in the kind's folder: `tool`, `reasoning`, `both` or `forced`. Names of the last
+/// are what is forced: `list`, or a function.
 pub(crate) fn cases(kind: &str) -> Vec<Case> {
     let mut cases = Vec::new();
     for folder in folders(&root().join(kind)) {
@@ -66,7 +76,16 @@ pub(crate) fn cases(kind: &str) -> Vec<Case> {
                 let markers = expected.get("markers").unwrap_or(&family["markers"]);
                 let tool = expected["tool"].as_str().map(str::to_owned);
                 let setup = Setup {
-                    reasoning: (kind != "tool").then(|| name.clone()),
+                    reasoning: match kind {
+                        "tool" => None,
+                        "forced" => expected["parser"].as_str().map(str::to_owned),
+                        _ => Some(name.clone()),
+                    },
+                    forced: (kind == "forced").then(|| match name.as_str() {
+                        "list" => Forced::List,
+                        name => Forced::Named(name.into()),
+                    }),
+                    max_calls: expected["max_calls"].as_u64().map(|max| max as usize),
                     tool: if kind == "tool" { Some(name) } else { tool },
                     start: match expected["start"].as_str() {
                         Some("reasoning") => Start::Reasoning,
@@ -86,7 +105,7 @@ pub(crate) fn cases(kind: &str) -> Vec<Case> {
 }
 
 pub(crate) fn all_cases() -> Vec<Case> {
-    ["tool", "reasoning", "both"].into_iter().flat_map(cases).collect()
+    ["tool", "reasoning", "both", "forced"].into_iter().flat_map(cases).collect()
 }
 
 pub(crate) fn finish(value: &Value) -> FinishReason {
@@ -95,8 +114,8 @@ pub(crate) fn finish(value: &Value) -> FinishReason {
 
 /// Runs `pieces` through the parsers of `setup`.
 pub(crate) fn parse<'a>(setup: &Setup, pieces: impl IntoIterator<Item = &'a str>) -> (Message, FinishReason) {
-    let options = Options { tools: Arc::clone(&setup.tools), call_seed: 7, start: setup.start };
-    let mut splitter = Splitter::new(setup.reasoning.as_deref(), setup.tool.as_deref(), &options).unwrap();
+    let (reasoning, tool) = (setup.reasoning.as_deref(), setup.tool.as_deref());
+    let mut splitter = Splitter::new(reasoning, tool, &setup.options(7)).unwrap();
     let mut message = Message::default();
     let mut events = Events::default();
     for piece in pieces {

@@ -1,7 +1,7 @@
 //! Deltas of text: what is shown, what is hidden, and that no chunking changes either.
 
 use crate::support::{byte_level_json, bytes, hugging_face};
-use dynamo_text::{Decoder, DecoderOptions, StopCause, TextDelta, Tokenizer};
+use dynamo_text::{Decoder, DecoderOptions, PromptText, StopCause, TextDelta, Tokenizer};
 use dynamo_types::{Delta, FinishReason, TokenLogprob};
 use proptest::prelude::*;
 use std::sync::{Arc, LazyLock};
@@ -161,6 +161,38 @@ fn logprobs_carry_exact_bytes_and_character_offsets() {
     assert_eq!(offsets, [0, 1, 2]);
 }
 
+#[test]
+fn tokens_in_front_of_a_prompt_have_no_place_in_its_text() {
+    let tokenizer = hugging_face(&byte_level_json(None, None));
+    let (begin, end) = (tokenizer.token_id("<|begin|>").unwrap(), tokenizer.token_id("<|end|>").unwrap());
+    let word = |text: &str| tokenizer.encode(text, false).unwrap();
+    let mut prompt = vec![begin, end];
+    prompt.extend(word("é"));
+    prompt.push(end);
+    prompt.extend(word("x"));
+    let offsets = |prompt_text, skip_special_tokens| {
+        let options =
+            DecoderOptions { prompt: prompt_text, skip_special_tokens, ..DecoderOptions::default() };
+        let prompt_logprobs =
+            prompt.iter().map(|&token| TokenLogprob { token, logprob: -1.0, top: vec![] }).collect();
+        let answer = fold(&tokenizer, options, [Delta { prompt_logprobs, ..Delta::default() }]);
+        answer.prompt_logprobs.iter().map(|entry| entry.text_offset).collect::<Vec<_>>()
+    };
+    let bytes = prompt.len() - 4;
+    // Begin was added; what follows was spelled in the text, whatever the answer shows.
+    for skip in [true, false] {
+        let given = offsets(PromptText::Given { added: 1 }, skip);
+        assert_eq!(
+            (given[0], given[1], given[2], given[2 + bytes], *given.last().unwrap()),
+            (0, 0, 7, 8, 15)
+        );
+    }
+    assert_eq!(*offsets(PromptText::Given { added: 2 }, true).last().unwrap(), 8);
+    // Of ids, special ones have text if the answer shows theirs.
+    assert_eq!(*offsets(PromptText::Decoded, true).last().unwrap(), 1);
+    assert_eq!(*offsets(PromptText::Decoded, false).last().unwrap(), 9 + 7 + 1 + 7);
+}
+
 /// A token list cut at the given places, the finish reason on the last delta or on one of its own.
 fn cut(tokens: &[u32], cuts: &[usize], finish: Option<FinishReason>, apart: bool) -> Vec<Delta> {
     let mut deltas: Vec<Delta> = Vec::new();
@@ -204,6 +236,7 @@ proptest! {
             skip_special_tokens,
             include_stop_str_in_output,
             logprobs: true,
+            ..DecoderOptions::default()
         };
         let unary = fold(&tokenizer, options.clone(), cut(&tokens, &[], finish, false));
         let stream = fold(&tokenizer, options, cut(&tokens, &cuts, finish, apart));

@@ -74,6 +74,13 @@ fn assert_same(pair: &Pair, text: &str, add_special: bool) {
     let expected = pair.theirs.encode_fast(text, add_special).unwrap();
     let found = pair.ours.encode(text, add_special).unwrap();
     assert_eq!(found, expected.get_ids(), "{}: {text:?}", pair.name);
+    let least = pair.ours.least_tokens(text);
+    assert!(
+        least <= found.len(),
+        "{}: {text:?} has at least {least} tokens, found {}",
+        pair.name,
+        found.len()
+    );
 }
 
 #[test]
@@ -134,6 +141,8 @@ fn long_words_are_the_same_and_not_quadratic() {
                 assert_same(pair, &unit.repeat(len), false);
             }
         }
+        // Half of these are dropped, and the longest token has some dozens of bytes.
+        assert!(pair.ours.least_tokens(&"the".repeat(1_000)) > 10, "{}", pair.name);
         // Minutes, if a merge cost more than its logarithm.
         assert!(!pair.ours.encode(&"the".repeat(1_000_000), false).unwrap().is_empty());
     }

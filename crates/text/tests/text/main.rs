@@ -5,7 +5,7 @@
 mod decoder;
 mod detokenizer;
 mod encoder;
+mod published;
 mod smollm;
 mod stop;
 mod support;
-mod template;

@@ -38,6 +38,12 @@ pub(crate) struct ChannelForm {
     pub(crate) may_be_header: fn(&str) -> bool,
     /// Whether a header of a tool message is kept, up to its end marker.
     pub(crate) keeps_header: bool,
+    /// How a message of reasoning begins after the prompt.
+    pub(crate) reasoning: &'static str,
+    /// What stands between the end of one message and the header of the next.
+    pub(crate) then: &'static str,
+    /// How a message for the user begins.
+    pub(crate) content: &'static str,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@ pub(crate) use channels::{ChannelForm, Channels};
 
 use super::{Options, Parser, Start};
 use channels::{Route, harmony, inkling, muse, never, recipient, tool_name};
+use dynamo_types::Reasoning;
 use tags::{AppendOpener, TagForm, Tags};
 
 /// How a family separates reasoning.
@@ -26,6 +27,7 @@ const THINK: TagForm = TagForm {
     framing: &[],
     edges: &['\n'],
     label: "",
+    content: "",
 };
 
 static BASIC: TagForm = THINK;
@@ -47,6 +49,7 @@ static KIMI_K3: TagForm = TagForm {
         "<|close|>message<|sep|>",
         "<|end_of_msg|>",
     ],
+    content: "<|open|>response<|sep|>",
     ..THINK
 };
 static DEEPSEEK_V4: TagForm =
@@ -75,6 +78,9 @@ pub(crate) static HARMONY: ChannelForm = ChannelForm {
     route: harmony,
     may_be_header: never,
     keeps_header: true,
+    reasoning: "<|channel|>analysis<|message|>",
+    then: "<|start|>assistant",
+    content: "<|channel|>final<|message|>",
 };
 /// `<|start|>assistant to=self<|message|>...<|eom|>`.
 pub(crate) static MUSE: ChannelForm = ChannelForm {
@@ -84,6 +90,9 @@ pub(crate) static MUSE: ChannelForm = ChannelForm {
     route: muse,
     may_be_header: recipient,
     keeps_header: false,
+    reasoning: " to=self<|message|>",
+    then: "<|start|>assistant",
+    content: " to=user<|message|>",
 };
 /// `<|message_model|>NAME<|content_thinking|>...<|end_message|>`.
 pub(crate) static INKLING: ChannelForm = ChannelForm {
@@ -98,6 +107,9 @@ pub(crate) static INKLING: ChannelForm = ChannelForm {
     route: inkling,
     may_be_header: tool_name,
     keeps_header: false,
+    reasoning: "<|content_thinking|>",
+    then: "<|message_model|>",
+    content: "<|content_text|>",
 };
 
 /// One entry for each style: its names and how it is written.
@@ -138,10 +150,40 @@ fn style(name: &str) -> Option<&'static Style> {
 
 pub(crate) fn parser(name: &str, options: &Options) -> Option<Box<dyn Parser>> {
     Some(match style(name)? {
+        // A forced call has no place for it in its content.
+        Style::Append(_) if options.forced.is_some() => Box::new(Tags::new(&FORCED, options.start)),
         Style::Tags(form) => Box::new(Tags::new(form, options.start)),
         Style::Channels(form) => Box::new(Channels::new(form, options.start)),
         Style::Append(opener) => Box::new(AppendOpener::new(opener)),
     })
+}
+
+/// What a family writes around an answer to which a grammar holds it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Surrounding {
+    /// None: the answer has no reasoning in front of it.
+    pub reasoning: Option<Reasoning>,
+    /// Markers in front of the answer itself.
+    pub head: &'static str,
+}
+
+/// What the family `name` writes around an answer that begins with `start`.
+pub fn surrounding(name: &str, start: Start) -> Surrounding {
+    let Some(style) = style(name) else { return Surrounding::default() };
+    let list = |markers: &[&str]| markers.iter().map(|&marker| marker.into()).collect();
+    let (openers, closers, begins_inside, then, head) = match style {
+        Style::Tags(form) => (list(form.openers), list(form.closers), form.begins_inside, "", form.content),
+        Style::Channels(form) => {
+            (list(&[form.reasoning]), list(&form.message_ends[..1]), false, form.then, form.content)
+        }
+        Style::Append(opener) => (list(&[opener]), list(FORCED.closers), true, "", ""),
+    };
+    let is_open = match start {
+        Start::Default => begins_inside,
+        Start::Reasoning => true,
+        Start::Content => return Surrounding::default(),
+    };
+    Surrounding { reasoning: Some(Reasoning { is_open, openers, closers, then: then.into() }), head }
 }
 
 /// Names of all reasoning parsers.

@@ -20,6 +20,8 @@ pub(crate) struct TagForm {
     pub(crate) edges: &'static [char],
     /// A label of the reasoning that follows the opener.
     pub(crate) label: &'static str,
+    /// Markers in front of the content.
+    pub(crate) content: &'static str,
 }
 
 /// What a marker does.

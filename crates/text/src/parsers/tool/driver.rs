@@ -35,7 +35,7 @@ pub(crate) struct ToolParser {
     space: TrailingSpace,
     /// Text of the block since its start or since its last call, as long as it may have to be released.
     raw: String,
-    /// Whether the block was opened by a marker.
+    /// Whether the block was opened by a marker, or has to be a call.
     is_marked: bool,
     /// No text yet since the start or the last call, so a bare call may begin.
     at_start: bool,
@@ -88,7 +88,7 @@ impl ToolParser {
                 return true;
             }
             if rest.starts_with(bare.first) {
-                self.open(Body::new(bare.form), false);
+                self.open(Body::new(bare.form), bare.is_announced);
                 return true;
             }
         }

@@ -37,6 +37,8 @@ pub(crate) struct Opener {
 pub(crate) struct Bare {
     pub(crate) first: char,
     pub(crate) form: Form,
+    /// The request leaves no doubt that it is one.
+    pub(crate) is_announced: bool,
 }
 
 /// How a block is written.

@@ -3,6 +3,7 @@
 mod calls;
 mod driver;
 mod elements;
+mod forced;
 mod form;
 mod gemma;
 mod headed;
@@ -13,9 +14,10 @@ mod python;
 mod table;
 
 use super::reasoning::{ChannelForm, Channels};
-use super::{Chain, Options, Parser, Start};
+use super::{Chain, Forced, Options, Parser, Start};
 use driver::ToolParser;
 use form::Grammar;
+use std::sync::Arc;
 use table::TABLE;
 
 /// How a family writes calls.
@@ -34,6 +36,22 @@ pub(crate) fn parser(name: &str, options: &Options) -> Option<Box<dyn Parser>> {
             Box::new(ToolParser::new(grammar, options)),
         )),
     })
+}
+
+/// The parser of calls that the answer has to be.
+pub(crate) fn forced(forced: &Forced, options: &Options) -> Box<dyn Parser> {
+    match forced {
+        Forced::List => Box::new(ToolParser::new(&forced::LIST, options)),
+        Forced::Named(name) => Box::new(forced::Arguments::new(Arc::clone(name), options.call_seed)),
+    }
+}
+
+/// The markers that calls of the family `name` begin with, where no other message of the family does.
+pub fn openers(name: &str) -> Vec<&'static str> {
+    match TABLE.iter().find(|(names, _)| names.contains(&name)) {
+        Some((_, Format::Plain(grammar))) => grammar.openers.iter().map(|opener| opener.marker).collect(),
+        Some((_, Format::Channels(..))) | None => Vec::new(),
+    }
 }
 
 /// Names of all tool-call parsers.

@@ -76,7 +76,7 @@ static LLAMA: Grammar = Grammar {
     openers: &[Opener { marker: "<|python_tag|>", form: Form::Json(&LLAMA_CALLS) }],
     closers: &[],
     framing: &["<|eom_id|>", "<|eot_id|>"],
-    bare: Some(Bare { first: '{', form: Form::Json(&LLAMA_CALLS) }),
+    bare: Some(Bare { first: '{', form: Form::Json(&LLAMA_CALLS), is_announced: false }),
 };
 static LLAMA_CALLS: JsonForm = JsonForm { separators: b";", ..CALLS };
 
@@ -98,7 +98,7 @@ static PHI: Grammar = Grammar {
     framing: &[],
     bare: None,
 };
-static CALLS_ALONE: JsonForm = CALLS;
+pub(super) static CALLS_ALONE: JsonForm = CALLS;
 
 /// `[TOOL_CALLS][{...}]`, or `[TOOL_CALLS]NAME[ARGS]{...}` for each call.
 static MISTRAL: Grammar = Grammar {
@@ -379,7 +379,7 @@ static PYTHONIC: Grammar = Grammar {
     openers: &[Opener { marker: "<|python_start|>", form: Form::Python(&PYTHON_CALLS) }],
     closers: &["<|python_end|>"],
     framing: &["<|eom_id|>", "<|eot_id|>"],
-    bare: Some(Bare { first: '[', form: Form::Python(&PYTHON_CALLS) }),
+    bare: Some(Bare { first: '[', form: Form::Python(&PYTHON_CALLS), is_announced: false }),
 };
 static PYTHON_CALLS: PythonForm = PythonForm {
     arguments: LiteralForm {

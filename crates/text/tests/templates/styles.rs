@@ -35,7 +35,7 @@ fn input(messages: &[Value]) -> RenderInput<'_> {
     }
 }
 
-fn render(source: &str, messages: &Value) -> Result<String, Error> {
+pub(crate) fn render(source: &str, messages: &Value) -> Result<String, Error> {
     compile(source)?.render(&input(messages.as_array().unwrap()))
 }
 
@@ -53,7 +53,7 @@ fn r12_every_style_renders_as_jinja2_does() {
                 messages: given["messages"].as_array().unwrap(),
                 tools: given.get("tools"),
                 add_generation_prompt: given["add_generation_prompt"].as_bool().unwrap(),
-                continue_final_message: false,
+                continue_final_message: given.get("continue_final_message").is_some(),
                 kwargs: given.get("kwargs").and_then(Value::as_object).unwrap_or(&NO_KWARGS),
                 now_unix_s: NOW_UNIX_S,
             });
@@ -72,7 +72,7 @@ fn r12_every_style_renders_as_jinja2_does() {
         }
     }
     assert!(wrong.is_empty(), "{} of {compared} differ:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(compared >= 100, "{compared}");
+    assert!(compared >= 500 && expected.len() >= 30, "{compared}");
 }
 
 #[test]
@@ -112,6 +112,27 @@ fn r12_a_broken_template_is_an_error_and_nothing_more() {
         assert_eq!(error.class(), Class::Internal);
         assert!(error.detail().unwrap().starts_with("chat template: "), "{error:?}");
         assert!(error.detail().unwrap().contains("(line 1)"), "{error:?}");
+    }
+}
+
+/// An opening and a closing may share a sign. Found by laws over mutated templates.
+#[test]
+fn r12_tags_without_a_middle_are_errors_or_text() {
+    for source in [
+        "{%}",
+        "{%}%- if x %}",
+        "{%",
+        "{#}",
+        "{#}x#}",
+        "{{}",
+        "{{}}",
+        "{%%}",
+        "{% raw %}{%}",
+        "{%raw%}{%endraw%}{%}%}",
+    ] {
+        if let Err(error) = compile(source) {
+            assert_eq!(error.class(), Class::Internal, "{source}: {error:?}");
+        }
     }
 }
 
@@ -181,20 +202,6 @@ fn options_are_variables_but_cannot_replace_the_messages() {
     let kwargs = json!({"a": 1, "bos_token": "<B>", "messages": []});
     let input = RenderInput { kwargs: kwargs.as_object().unwrap(), ..input(&messages) };
     assert_eq!(template.render(&input).unwrap(), "<B>1m2026");
-}
-
-#[test]
-fn runaway_templates_are_stopped() {
-    for source in [
-        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-        "{% set ns = namespace(s='x') %}{% for a in range(64) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}",
-        "{{ 'x' * 9999999999 }}",
-        "{% for a in range(9999) %}{{ 'x' * 99999 }}{% endfor %}",
-    ] {
-        let error = render(source, &json!([])).unwrap_err();
-        assert_eq!(error.class(), Class::Invalid, "{source}");
-    }
 }
 
 #[test]
