@@ -105,4 +105,5 @@ def main() -> None:
     print(json.dumps(head)[:-1] + f', "cases": [\n{lines}\n]}}')
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -72,13 +72,17 @@ impl Nodes for Vec<Block> {
 /// the oldest inactive block never orphans another one, `Removed` comes for children before parents, and the parent
 /// of each `Stored` is known to whoever followed the events.
 ///
-/// **Identity.** A block is found by its 64-bit sequence hash, and used only if its local hash and its parent agree too.
+/// **Identity.** A block is found by its 64-bit sequence hash, and used only if its parent, its local hash and its tokens agree
+/// too. The hashes are public and not made to withstand anybody: a client can construct prompts that collide. Tokens are
+/// compared because a few bytes are compared sooner than hashed, and leave nothing to chance.
 ///
-/// **Memory.** 40 bytes per block and 8 to 16 bytes of registry: at most 56 bytes of metadata per block.
+/// **Memory.** 40 bytes per block, 8 to 16 bytes of registry, 4 per token: at most 56 bytes of metadata per block and its tokens.
 #[derive(Debug)]
 pub struct BlockManager {
     block_size: u32,
     blocks: Vec<Block>,
+    /// `[block][block_size]`; valid while `registered`.
+    tokens: Vec<u32>,
     registry: Registry,
     free: List,
     inactive: List,
@@ -94,6 +98,8 @@ impl BlockManager {
         Self {
             block_size,
             blocks,
+            // Zeroed memory comes from the system untouched: what is never registered takes none.
+            tokens: vec![0; total_blocks as usize * block_size as usize],
             registry: Registry::new(total_blocks),
             free,
             inactive: List::new(),
@@ -142,7 +148,9 @@ impl BlockManager {
 
     /// Bytes of metadata, all of them allocated at the start.
     pub fn memory_bytes(&self) -> usize {
-        self.blocks.len() * size_of::<Block>() + self.registry.memory_bytes()
+        self.blocks.len() * size_of::<Block>()
+            + self.tokens.len() * size_of::<u32>()
+            + self.registry.memory_bytes()
     }
 
     /// A block of one's own with one reference, or none if all are in use. Takes the room of the block that was unused
@@ -169,32 +177,40 @@ impl BlockManager {
         self.events.removed(hash);
     }
 
-    /// The registered block with these tokens after `parent` (none: at the root).
-    pub fn find(&self, parent: Option<BlockId>, local_hash: u64) -> Option<BlockId> {
+    fn place(&self, index: u32) -> std::ops::Range<usize> {
+        let size = self.block_size as usize;
+        index as usize * size..(index as usize + 1) * size
+    }
+
+    /// The registered block with these tokens, a whole block of them, after `parent` (none: at the root).
+    pub fn find(&self, parent: Option<BlockId>, local_hash: u64, tokens: &[u32]) -> Option<BlockId> {
         let parent_hash = match parent {
             Some(parent) => Some(self.sequence_hash(parent)?),
             None => None,
         };
         let index = self.lookup(hash::sequence_hash(parent_hash, local_hash))?;
-        self.is_same(index, parent, local_hash).then_some(BlockId(index))
+        self.is_same(index, parent, local_hash, tokens).then_some(BlockId(index))
     }
 
     fn lookup(&self, hash: u64) -> Option<u32> {
         self.registry.get(hash, |other| self.blocks[other as usize].hash)
     }
 
-    fn is_same(&self, index: u32, parent: Option<BlockId>, local_hash: u64) -> bool {
+    fn is_same(&self, index: u32, parent: Option<BlockId>, local_hash: u64, tokens: &[u32]) -> bool {
         let found = &self.blocks[index as usize];
-        found.local == local_hash && found.parent == parent.map_or(NONE, |block| block.0)
+        found.local == local_hash
+            && found.parent == parent.map_or(NONE, |block| block.0)
+            && self.tokens[self.place(index)] == *tokens
     }
 
-    /// Appends to `found` the longest chain of registered blocks with these local hashes. Takes no reference: do that
-    /// with [`BlockManager::acquire`] before anything else is allocated.
-    pub fn find_prefix(&self, local_hashes: &[u64], found: &mut Vec<BlockId>) -> Prefix {
+    /// Appends to `found` the longest chain of registered blocks with these local hashes, and these tokens from the root on.
+    /// Takes no reference: do that with [`BlockManager::acquire`] before anything else is allocated.
+    pub fn find_prefix(&self, local_hashes: &[u64], tokens: &[u32], found: &mut Vec<BlockId>) -> Prefix {
         let mut prefix = Prefix::default();
         let mut parent = None;
-        for &local_hash in local_hashes {
-            let Some(block) = self.find(parent, local_hash) else { break };
+        let blocks = tokens.chunks_exact((self.block_size as usize).max(1));
+        for (&local_hash, tokens) in local_hashes.iter().zip(blocks) {
+            let Some(block) = self.find(parent, local_hash, tokens) else { break };
             prefix.blocks += 1;
             prefix.inactive += u32::from(self.references(block) == 0);
             found.push(block);
@@ -237,10 +253,16 @@ impl BlockManager {
         }
     }
 
-    /// All tokens of `block` are computed: makes it findable under its local hash after `parent` (none: at the root),
-    /// and announces it. The caller holds both. Of two blocks with the same content only the first is registered and
-    /// announced; the second gives way to it.
-    pub fn complete(&mut self, block: BlockId, parent: Option<BlockId>, local_hash: u64) -> Completed {
+    /// All of `tokens`, a whole block of them, are computed: makes `block` findable under their local hash after `parent` (none:
+    /// at the root), and announces it. The caller holds both. Of two blocks with the same content only the first is
+    /// registered and announced; the second gives way to it.
+    pub fn complete(
+        &mut self,
+        block: BlockId,
+        parent: Option<BlockId>,
+        local_hash: u64,
+        tokens: &[u32],
+    ) -> Completed {
         if self.blocks[block.index()].registered {
             return Completed::Registered;
         }
@@ -251,13 +273,19 @@ impl BlockManager {
         };
         let sequence_hash = hash::sequence_hash(parent_hash, local_hash);
         if let Some(index) = self.lookup(sequence_hash) {
-            if !self.is_same(index, parent, local_hash) {
+            if !self.is_same(index, parent, local_hash, tokens) {
                 return Completed::Private;
             }
             self.acquire(&[BlockId(index)]);
             self.release(&[block]);
             return Completed::Duplicate(BlockId(index));
         }
+        let place = self.place(block.0);
+        if tokens.len() != place.len() {
+            debug_assert!(false, "completed with {} tokens", tokens.len());
+            return Completed::Private;
+        }
+        self.tokens[place].copy_from_slice(tokens);
         let entry = &mut self.blocks[block.index()];
         entry.hash = sequence_hash;
         entry.local = local_hash;

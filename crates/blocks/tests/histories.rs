@@ -5,6 +5,18 @@ use dynamo_types::{KvEvent, hash};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
+const BLOCK_SIZE: usize = 4;
+
+/// Content number `local`. Two numbers of the same class, modulo 3, collide: see [`local_hash`].
+fn tokens(local: u64) -> [u32; BLOCK_SIZE] {
+    [local as u32; BLOCK_SIZE]
+}
+
+/// As if somebody had found contents with the same hash.
+fn local_hash(local: u64) -> u64 {
+    local % 3
+}
+
 /// What a block holds: the local hashes from the root up to and including it.
 type Content = Vec<u64>;
 
@@ -26,10 +38,15 @@ enum Step {
     Clear,
 }
 
+/// Collisions are rare enough for long chains.
+fn local() -> impl Strategy<Value = u64> {
+    prop_oneof![9 => 0u64..3, 1 => 3u64..6]
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => prop::collection::vec(0u64..3, 1..6).prop_map(Step::Start),
-        4 => (0usize..6, 0u64..3).prop_map(|(holder, local)| Step::Grow(holder, local)),
+        4 => prop::collection::vec(local(), 1..6).prop_map(Step::Start),
+        4 => (0usize..6, local()).prop_map(|(holder, local)| Step::Grow(holder, local)),
         1 => (0usize..6).prop_map(Step::Abandon),
         4 => (0usize..6).prop_map(Step::Finish),
         1 => Just(Step::Clear),
@@ -50,7 +67,7 @@ struct World {
 impl World {
     fn new(total: u32) -> Self {
         Self {
-            manager: BlockManager::new(total, 4),
+            manager: BlockManager::new(total, BLOCK_SIZE as u32),
             holders: Vec::new(),
             store: BTreeMap::new(),
             inactive: Vec::new(),
@@ -84,7 +101,9 @@ impl World {
         self.store.insert(block, content.clone());
         let parent = self.holders[holder].chain.last().copied();
         let mut kept = block;
-        if let Completed::Duplicate(first) = self.manager.complete(block, parent, local) {
+        if let Completed::Duplicate(first) =
+            self.manager.complete(block, parent, local_hash(local), &tokens(local))
+        {
             assert_eq!(self.store[&first], content, "replaced by a block with another content");
             self.inactive.retain(|&other| other != first);
             kept = first;
@@ -106,7 +125,9 @@ impl World {
 
     fn start(&mut self, content: &[u64]) {
         let mut found = Vec::new();
-        let prefix = self.manager.find_prefix(content, &mut found);
+        let hashes: Vec<u64> = content.iter().map(|&local| local_hash(local)).collect();
+        let prompt: Vec<u32> = content.iter().flat_map(|&local| tokens(local)).collect();
+        let prefix = self.manager.find_prefix(&hashes, &prompt, &mut found);
         assert_eq!(prefix.blocks as usize, found.len());
         let unused = found.iter().filter(|&&block| self.naive_references(block) == 0).count();
         assert_eq!(prefix.inactive as usize, unused);
@@ -221,8 +242,8 @@ proptest! {
 fn a_duplicate_gives_way_and_is_not_announced() {
     let mut manager = BlockManager::new(4, 4);
     let (first, second) = (manager.allocate().unwrap(), manager.allocate().unwrap());
-    assert_eq!(manager.complete(first, None, 7), Completed::Registered);
-    assert_eq!(manager.complete(second, None, 7), Completed::Duplicate(first));
+    assert_eq!(manager.complete(first, None, 7, &[1; 4]), Completed::Registered);
+    assert_eq!(manager.complete(second, None, 7, &[1; 4]), Completed::Duplicate(first));
     assert_eq!((manager.references(first), manager.references(second)), (2, 0));
     assert_eq!(manager.drain_events().len(), 1);
     assert_eq!(manager.available(), 3);
@@ -234,7 +255,7 @@ fn a_chain_is_one_event() {
     let mut parent = None;
     for local in 0..3 {
         let block = manager.allocate().unwrap();
-        manager.complete(block, parent, local);
+        manager.complete(block, parent, local, &tokens(local));
         parent = Some(block);
     }
     let events = manager.drain_events();
@@ -245,8 +266,28 @@ fn a_chain_is_one_event() {
 }
 
 #[test]
-fn metadata_is_at_most_56_bytes_per_block() {
+fn metadata_is_at_most_56_bytes_per_block_and_its_tokens() {
     for total in [1000, 1024, 65_536, 100_000] {
-        assert!(BlockManager::new(total, 16).memory_bytes() <= 56 * total as usize);
+        assert!(BlockManager::new(total, 16).memory_bytes() <= (56 + 16 * 4) * total as usize);
     }
+}
+
+#[test]
+fn a_constructed_collision_shares_nothing() {
+    let mut manager = BlockManager::new(8, 4);
+    let mine = manager.allocate().unwrap();
+    assert_eq!(manager.complete(mine, None, 7, &[1, 2, 3, 4]), Completed::Registered);
+    let mut found = Vec::new();
+    assert_eq!(
+        manager.find_prefix(&[7], &[1, 2, 3, 5], &mut found).blocks,
+        0,
+        "another's prompt with the same hash"
+    );
+    let other = manager.allocate().unwrap();
+    assert_eq!(manager.complete(other, None, 7, &[1, 2, 3, 5]), Completed::Private);
+    // What follows it cannot be found either: its parent is nobody's to find.
+    let next = manager.allocate().unwrap();
+    assert_eq!(manager.complete(next, Some(other), 8, &[9; 4]), Completed::Private);
+    assert_eq!(manager.find_prefix(&[7, 8], &[1, 2, 3, 4, 9, 9, 9, 9], &mut found).blocks, 1);
+    assert_eq!(found, [mine]);
 }

@@ -1,11 +1,12 @@
 //! The engine without its thread: submit requests, step, and deltas come out.
 
-use crate::guided;
+use crate::guided::{self, Held};
 use crate::model::{Logits, Model, Segment};
+use crate::pool::{self, Pool};
 use crate::sampler::{Sampler, State};
-use dynamo_guide::Matcher;
+use dynamo_guide::Grammar;
 use dynamo_scheduler::{Plan, Sampled, Scheduler, SequenceId};
-use dynamo_types::{Delta, DeltaSink, Error, Load, Request, StepReport, TokenLogprob};
+use dynamo_types::{Delta, DeltaSink, Error, Load, Request, StepReport, Task, TokenLogprob};
 use rustc_hash::FxHashMap;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,7 +27,9 @@ struct Entry {
     sink: Box<dyn DeltaSink>,
     state: State,
     /// Where the answer stands in its grammar, if it has one.
-    matcher: Option<Matcher>,
+    held: Option<Held>,
+    /// Of a prompt that is to be embedded.
+    pool: Option<Pool>,
     request: Arc<Request>,
     /// As far as they are known; kept until the first delta.
     prompt_logprobs: Vec<TokenLogprob>,
@@ -36,7 +39,13 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(request: Arc<Request>, matcher: Option<Matcher>, sink: Box<dyn DeltaSink>, eos: &[u32]) -> Self {
+    fn new(
+        request: Arc<Request>,
+        grammar: Option<Grammar>,
+        sink: Box<dyn DeltaSink>,
+        eos: &[u32],
+        hidden_size: usize,
+    ) -> Self {
         let wanted = request.output.prompt_logprobs.is_some() && request.prompt_len() > 0;
         // Nothing comes before the first token, so it has no probability.
         let first = request.tokens.first().filter(|_| wanted);
@@ -44,7 +53,8 @@ impl Entry {
         Self {
             sink,
             state: State::new(Arc::clone(&request), eos),
-            matcher,
+            held: grammar.map(Held::new),
+            pool: (request.task == Task::Embed).then(|| Pool::new(hidden_size)),
             prompt_logprobs: first.into_iter().collect(),
             request,
             started: false,
@@ -52,8 +62,11 @@ impl Entry {
         }
     }
 
-    /// Which scores of a segment are needed. Row `i` of it tells of position `start + i + 1`.
+    /// What of a segment is needed. Row `i` of its scores tells of position `start + i + 1`.
     fn logits(&self, segment: &dynamo_scheduler::Segment) -> Logits {
+        if let Some(pool) = &self.pool {
+            return if segment.end() > pool.rows() { Logits::States } else { Logits::None };
+        }
         let known = self.prompt_logprobs.len();
         let wants_prompt = self.request.output.prompt_logprobs.is_some() && !self.started;
         if wants_prompt && known < self.request.prompt_len() && segment.end() >= known {
@@ -105,6 +118,11 @@ impl<M: Model> Core<M> {
         self.scheduler.load()
     }
 
+    /// Answers that stand somewhere in a grammar, and take memory for it: none of requests that wait for their first token.
+    pub fn matchers(&self) -> usize {
+        self.entries.values().filter(|entry| entry.held.as_ref().is_some_and(Held::is_begun)).count()
+    }
+
     /// Is any request open?
     pub fn has_work(&self) -> bool {
         self.scheduler.has_work()
@@ -119,23 +137,25 @@ impl<M: Model> Core<M> {
         self.submit_guided(request, None, sink)
     }
 
-    /// The same for a request with a guide: `matcher` has accepted the request's `resumed` tokens.
+    /// The same for a request with a guide, whose `grammar` this is; the request's `resumed` tokens are of it.
     ///
     /// # Errors
     /// As for [`Core::submit`].
     pub fn submit_guided(
         &mut self,
         request: Arc<Request>,
-        matcher: Option<Matcher>,
+        grammar: Option<Grammar>,
         mut sink: Box<dyn DeltaSink>,
     ) -> Result<(), Error> {
         let checked = match &request.guide {
-            Some(guide) if matcher.is_none() => Err(guided::unable(guide)),
-            _ => State::check(&request, self.model.vocab_size()),
+            Some(guide) if grammar.is_none() => Err(guided::unable(guide)),
+            _ => pool::check(&self.model, &request)
+                .and_then(|()| State::check(&request, self.model.vocab_size())),
         };
         match checked.and_then(|()| self.scheduler.submit(Arc::clone(&request))) {
             Ok(id) => {
-                self.entries.insert(id, Entry::new(request, matcher, sink, &self.eos));
+                self.entries
+                    .insert(id, Entry::new(request, grammar, sink, &self.eos, self.model.hidden_size()));
                 Ok(())
             }
             Err(error) => {
@@ -210,15 +230,16 @@ impl<M: Model> Core<M> {
             })
             .collect();
         let rows: usize = segments.iter().map(|segment| segment.logits.rows(segment.tokens.len())).sum();
+        let states: usize = segments.iter().map(|segment| segment.logits.states(segment.tokens.len())).sum();
         let (model, logits) = (&mut self.model, &mut self.logits);
         catch_unwind(AssertUnwindSafe(|| model.forward(&segments, logits))).map_err(|panic| {
             Error::engine("the engine broke down").with_detail(panic_text(panic.as_ref()))
         })??;
-        let expected = rows * self.model.vocab_size();
+        let expected = rows * self.model.vocab_size() + states * self.model.hidden_size();
         if self.logits.len() != expected {
             let found = self.logits.len();
             return Err(Error::engine("the engine's result has the wrong size")
-                .with_detail(format!("expected {expected} scores, found {found}")));
+                .with_detail(format!("expected {expected} numbers, found {found}")));
         }
         Ok(())
     }
@@ -245,15 +266,20 @@ impl<M: Model> Core<M> {
 
     /// Reads the rows of all segments. A sequence whose scores are unusable ends here, alone.
     fn sample(&mut self, plan: &Plan) -> Vec<Sampled> {
-        let vocab_size = self.model.vocab_size();
+        let (vocab_size, hidden_size) = (self.model.vocab_size(), self.model.hidden_size());
         let mut logits = std::mem::take(&mut self.logits);
-        let mut rest = logits.as_mut_slice();
+        let wanted = |segment| wanted_logits(&self.entries, segment);
+        let wanted: Vec<Logits> = plan.segments.iter().map(wanted).collect();
+        let rows = wanted.iter().zip(&plan.segments).map(|(wanted, segment)| wanted.rows(segment.len));
+        let (mut rest, states) = logits.split_at_mut(rows.sum::<usize>() * vocab_size);
+        let mut states = &*states;
         let mut sampled = Vec::with_capacity(plan.samples());
-        for segment in &plan.segments {
-            let rows = wanted_logits(&self.entries, segment).rows(segment.len);
-            let (scores, others) = rest.split_at_mut(rows * vocab_size);
+        for (segment, wanted) in plan.segments.iter().zip(wanted) {
+            let (scores, others) = rest.split_at_mut(wanted.rows(segment.len) * vocab_size);
             rest = others;
-            match self.read_rows(segment, scores) {
+            let (own, others) = states.split_at(wanted.states(segment.len) * hidden_size);
+            states = others;
+            match self.read_rows(segment, scores, own) {
                 Ok(choice) => sampled.extend(choice),
                 Err(error) => {
                     self.scheduler.cancel(segment.sequence);
@@ -271,6 +297,7 @@ impl<M: Model> Core<M> {
         &mut self,
         segment: &dynamo_scheduler::Segment,
         scores: &mut [f32],
+        states: &[f32],
     ) -> Result<Option<Sampled>, Error> {
         let id = segment.sequence;
         let Some(entry) = self.entries.get_mut(&id) else { return Ok(None) };
@@ -278,10 +305,14 @@ impl<M: Model> Core<M> {
         if entry.logits(segment) == Logits::All {
             read_prompt_rows(entry, &mut self.sampler, segment.start, scores, vocab_size)?;
         }
+        if let Some(pool) = &mut entry.pool {
+            pool.add(segment.start, states);
+        }
         if segment.end() < self.scheduler.tokens(id).len() {
             return Ok(None);
         }
-        let mut delta = Delta::default();
+        let embedding = entry.pool.as_ref().map(Pool::vector).transpose()?;
+        let mut delta = Delta { embedding, ..Delta::default() };
         if !entry.started {
             entry.started = true;
             delta.cached_tokens = self.scheduler.cached_tokens(id);
@@ -290,12 +321,15 @@ impl<M: Model> Core<M> {
         let mut sampled = None;
         if segment.sample {
             let last = scores.len().saturating_sub(vocab_size);
-            let mask =
-                entry.matcher.as_mut().map(|matcher| entry.state.mask(matcher, &self.eos)).transpose()?;
+            let mask = match &mut entry.held {
+                Some(held) => Some(entry.state.mask(held.matcher(&entry.request)?, &self.eos)?),
+                None => None,
+            };
             let choice = self.sampler.sample(&mut scores[last..], &entry.state, mask.as_ref())?;
             entry.state.accept(choice.token);
             let mut end = entry.state.is_end(choice.token);
-            if let Some(matcher) = &mut entry.matcher {
+            if let Some(held) = &mut entry.held {
+                let matcher = held.matcher(&entry.request)?;
                 matcher.accept(choice.token)?;
                 end |= matcher.is_finished();
             }

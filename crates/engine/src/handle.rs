@@ -3,7 +3,7 @@
 use crate::core::Core;
 use crate::guided::{self, Guides};
 use crate::model::Model;
-use dynamo_guide::Matcher;
+use dynamo_guide::Grammar;
 use dynamo_types::{DeltaSink, Error, Load, Request, StepObserver};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ const DRAIN_RETRY_AFTER_S: u32 = 1;
 struct Submission {
     request: Arc<Request>,
     /// Of a request with a guide, once it is compiled.
-    matcher: Option<Matcher>,
+    grammar: Option<Grammar>,
     sink: Box<dyn DeltaSink>,
 }
 
@@ -207,7 +207,7 @@ impl Handle {
                 None => (&mut state.queue, &self.shared.wake),
                 Some(_) => (&mut state.uncompiled, &self.shared.wake_compiler),
             };
-            queue.push_back(Submission { request, matcher: None, sink });
+            queue.push_back(Submission { request, grammar: None, sink });
             drop(state);
             wake.notify_one();
             return Ok(());
@@ -264,8 +264,8 @@ fn compile(shared: &Shared, guides: &Guides) {
             continue;
         }
         match guided::prepare(guides, &submission.request) {
-            Ok(matcher) => {
-                submission.matcher = matcher;
+            Ok(grammar) => {
+                submission.grammar = grammar;
                 shared.pass_on(submission);
             }
             Err(error) => submission.sink.fail(error),
@@ -279,9 +279,9 @@ fn run<M: Model>(mut core: Core<M>, guard: &ExitGuard, observer: &dyn StepObserv
     let mut taken = VecDeque::new();
     let mut last = core.load();
     while shared.next(core.has_work(), &mut taken) {
-        for Submission { request, matcher, sink } in taken.drain(..) {
+        for Submission { request, grammar, sink } in taken.drain(..) {
             // The sink was told.
-            let _ = core.submit_guided(request, matcher, sink);
+            let _ = core.submit_guided(request, grammar, sink);
         }
         let report = core.step();
         let rows = report.prefill_tokens + report.decode_tokens;

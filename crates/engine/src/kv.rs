@@ -7,6 +7,9 @@ use dynamo_types::KvLayout;
 /// Positions that attention takes at a time.
 const GROUP: usize = 16;
 
+/// Bits of an f16 that are all set where it is infinite or not a number.
+const EXPONENT: u16 = 0x7C00;
+
 /// How many blocks, and of how many tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvOptions {
@@ -150,6 +153,10 @@ impl KvStore {
     pub(crate) fn import(&mut self, block: BlockId, bytes: &[u8]) -> Result<(), Error> {
         self.check(block)?;
         self.check_bytes(bytes.len())?;
+        let mut numbers = bytes.as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes));
+        if let Some(element) = numbers.position(|number| number & EXPONENT == EXPONENT) {
+            return Err(Error::BlockContent { element });
+        }
         let at = block.0 as usize * self.layout.block();
         for (bytes, element) in bytes.as_chunks::<2>().0.iter().zip(&mut self.elements[at..]) {
             *element = u16::from_le_bytes(*bytes);
@@ -196,6 +203,35 @@ mod tests {
         assert_eq!(store.elements()[at + 31], 131);
         assert_eq!(store.import(BlockId(3), &bytes), Err(Error::Block { block: 3, total_blocks: 3 }));
         assert!(matches!(store.import(BlockId(0), &bytes[1..]), Err(Error::BlockBytes { .. })));
+    }
+
+    #[test]
+    fn what_is_not_finite_is_not_let_in() {
+        let options = KvOptions { block_size: 16, total_blocks: 2 };
+        let mut store = KvStore::new(1, 1, 32, options).unwrap();
+        let good: Vec<u8> = (0..store.block_bytes() / 2)
+            .flat_map(|i| half::f16::from_f32(i as f32 / 8.0 - 64.0).to_le_bytes())
+            .collect();
+        store.import(BlockId(0), &good).unwrap();
+        for (number, element) in [
+            (half::f16::NAN, 0),
+            (half::f16::INFINITY, 7),
+            (half::f16::NEG_INFINITY, 500),
+            (-half::f16::NAN, store.block_bytes() / 2 - 1),
+        ] {
+            let mut bytes = good.clone();
+            bytes[element * 2..element * 2 + 2].copy_from_slice(&number.to_le_bytes());
+            assert_eq!(store.import(BlockId(0), &bytes), Err(Error::BlockContent { element }));
+            let mut kept = vec![0; store.block_bytes()];
+            store.export(BlockId(0), &mut kept).unwrap();
+            assert_eq!(kept, good, "a refused block changed what was there");
+        }
+        for number in [half::f16::MAX, half::f16::MIN, half::f16::MIN_POSITIVE_SUBNORMAL, half::f16::NEG_ZERO]
+        {
+            let mut bytes = good.clone();
+            bytes[..2].copy_from_slice(&number.to_le_bytes());
+            store.import(BlockId(1), &bytes).unwrap();
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod kernels;
 pub mod kv;
 pub mod llama;
 pub mod model;
+mod pool;
 pub mod sampler;
 pub mod testing;
 pub mod weights;

@@ -127,6 +127,10 @@ impl Model for Llama {
         self.weights.config().context_length
     }
 
+    fn hidden_size(&self) -> usize {
+        self.weights.config().hidden
+    }
+
     fn forward(&mut self, segments: &[Segment<'_>], logits: &mut Vec<f32>) -> Result<(), Error> {
         logits.clear();
         self.check(segments)?;
@@ -147,6 +151,7 @@ impl Model for Llama {
             step.feed_forward(layer);
         }
         step.logits(logits);
+        step.states(logits);
         Ok(())
     }
 
@@ -339,7 +344,7 @@ impl Step<'_> {
         for segment in self.segments {
             let end = first + segment.tokens.len();
             let from = match segment.logits {
-                Logits::None => end,
+                Logits::None | Logits::States => end,
                 Logits::Last => end - 1,
                 Logits::All => first,
             };
@@ -354,6 +359,23 @@ impl Step<'_> {
         normalise(self.isa, self.team, &work.update, norm, config.norm_epsilon, &mut work.quantised);
         logits.resize(count * config.vocab_size, 0.0);
         multiply(self.isa, self.team, self.weights.output(), &work.quantised, logits, config.vocab_size);
+    }
+
+    /// Hidden states of the segments that want them, behind the scores.
+    fn states(&self, out: &mut Vec<f32>) {
+        let config = self.weights.config();
+        let hidden = config.hidden;
+        let mut rows = self.work.residual.chunks_exact(hidden);
+        for segment in self.segments {
+            for row in rows.by_ref().take(segment.tokens.len()) {
+                if segment.logits == Logits::States {
+                    let at = out.len();
+                    out.resize(at + hidden, 0.0);
+                    let norm = self.weights.output_norm();
+                    rms_norm(self.isa, row, norm, config.norm_epsilon, &mut out[at..]);
+                }
+            }
+        }
     }
 }
 

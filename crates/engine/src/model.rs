@@ -4,7 +4,7 @@
 use dynamo_blocks::BlockId;
 use std::fmt;
 
-/// Which rows of a [`Segment`] get their vocabulary scores computed.
+/// What is wanted of the rows of a [`Segment`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Logits {
     /// A prefill chunk that is not the last one.
@@ -13,15 +13,25 @@ pub enum Logits {
     Last,
     /// Every row: prompt log-probabilities are wanted.
     All,
+    /// No scores, but every row's hidden state after the final norm: the prompt is to be embedded.
+    States,
 }
 
 impl Logits {
-    /// How many rows of a segment of `tokens` tokens this asks for.
+    /// Of how many rows of a segment of `tokens` tokens this asks for scores.
     pub fn rows(self, tokens: usize) -> usize {
         match self {
-            Self::None => 0,
+            Self::None | Self::States => 0,
             Self::Last => tokens.min(1),
             Self::All => tokens,
+        }
+    }
+
+    /// The same for hidden states.
+    pub fn states(self, tokens: usize) -> usize {
+        match self {
+            Self::States => tokens,
+            Self::None | Self::Last | Self::All => 0,
         }
     }
 }
@@ -54,6 +64,8 @@ pub enum Error {
     Block { block: u32, total_blocks: usize },
     /// A block's bytes have the wrong length.
     BlockBytes { expected: usize, found: usize },
+    /// A block's bytes hold a number that is none, or infinite: a sequence that used it would lose all its scores.
+    BlockContent { element: usize },
     /// Options that cannot be served.
     Options { message: String },
     /// The thread pool could not be started.
@@ -80,6 +92,9 @@ impl fmt::Display for Error {
             Self::BlockBytes { expected, found } => {
                 write!(f, "a KV block has {expected} bytes, {found} were given")
             }
+            Self::BlockContent { element } => {
+                write!(f, "element {element} of a KV block is not a finite number")
+            }
             Self::Options { message } => f.write_str(message),
             Self::Threads { message } => write!(f, "cannot start the compute threads: {message}"),
         }
@@ -96,7 +111,7 @@ impl From<Error> for dynamo_types::Error {
 
 /// A decoder whose KV cache is paged.
 ///
-/// The scores of a row are the same, bit for bit, whatever else is in the batch, however the sequence was cut into
+/// The scores and the state of a row are the same, bit for bit, whatever else is in the batch, however the sequence was cut into
 /// segments, and whichever block ids hold it.
 pub trait Model: Send {
     /// Scores per row.
@@ -105,8 +120,14 @@ pub trait Model: Send {
     /// Highest number of positions of one sequence.
     fn context_length(&self) -> usize;
 
+    /// Length of a row's hidden state; 0 if the model gives none away.
+    fn hidden_size(&self) -> usize {
+        0
+    }
+
     /// Computes all segments, writing their keys and values into their blocks. `logits` is cleared and then receives
-    /// [`Model::vocab_size`] floats for each requested row, in segment order.
+    /// [`Model::vocab_size`] floats for each row whose scores are wanted, in segment order, and behind them
+    /// [`Model::hidden_size`] floats for each row whose state is.
     ///
     /// A segment may attend to blocks that another segment of the same call writes: in each layer all keys and values
     /// are written before any row attends.
@@ -118,6 +139,7 @@ pub trait Model: Send {
     /// Copies a block out; `bytes` must have [`Model::block_bytes`] bytes.
     fn export_block(&self, block: BlockId, bytes: &mut [u8]) -> Result<(), Error>;
 
-    /// Copies a block in; `bytes` must have [`Model::block_bytes`] bytes.
+    /// Copies a block in; `bytes` must have [`Model::block_bytes`] bytes, all of them finite numbers. What is refused leaves
+    /// the block as it was.
     fn import_block(&mut self, block: BlockId, bytes: &[u8]) -> Result<(), Error>;
 }

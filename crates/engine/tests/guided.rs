@@ -138,11 +138,13 @@ fn request(ask: &str, guide: Guide, temperature: f32, seed: u64) -> Request {
         model: "m".into(),
         tokens: LOADED.tokenizer.encode(&prompt, false).unwrap().into(),
         resumed: 0,
+        task: Default::default(),
         sampling: Sampling { temperature, seed, ..Default::default() },
         stopping: Stopping { max_tokens: 160, ..Default::default() },
         guide: Some(guide),
         output: Default::default(),
         routing: Default::default(),
+        trace: None,
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::cache::Cache;
 use crate::grammar::grammar;
-use crate::matcher::Matcher;
-use crate::vocabulary::Vocabulary;
+use crate::matcher::{Grammar, Matcher};
+use crate::vocabulary::{Special, Vocabulary};
 use dynamo_types::{Error, Guide};
 use llguidance::ParserFactory;
 use llguidance::earley::SlicedBiasComputer;
@@ -28,7 +28,8 @@ pub struct Limits {
     pub mask_fuel: u64,
     /// Parser items for one mask; about 20,000 a millisecond.
     pub mask_items: usize,
-    /// States of one answer's lexer, 1 to 2 KiB each.
+    /// States of one answer's lexer, 1 to 2 KiB each. Most answers take a few hundred; a string with a limit of its length takes
+    /// five to ten for each of its characters.
     pub lexer_states: usize,
 }
 
@@ -50,9 +51,10 @@ impl Default for Limits {
 /// grammar: call it from a thread that has the time and the stack.
 pub struct Compiler {
     factory: ParserFactory,
+    special: Special,
     limits: Limits,
     /// Faults too, so that a client that repeats one costs nothing.
-    cache: Mutex<Cache<Guide, Result<Matcher, Error>>>,
+    cache: Mutex<Cache<Guide, Result<Grammar, Error>>>,
 }
 
 impl Compiler {
@@ -74,14 +76,14 @@ impl Compiler {
         // Errors are for the client, who may not read what others asked.
         theirs.verbose_errors = false;
         let cache = Mutex::new(Cache::new(limits.cached));
-        Ok(Self { factory, limits, cache })
+        Ok(Self { factory, special: vocabulary.special.clone(), limits, cache })
     }
 
-    /// A matcher at the start of the guide's grammar.
+    /// The guide's grammar.
     ///
     /// # Errors
     /// `Invalid`, naming the field the guide customarily comes in and what is wrong with it.
-    pub fn matcher(&self, guide: &Guide) -> Result<Matcher, Error> {
+    pub fn grammar(&self, guide: &Guide) -> Result<Grammar, Error> {
         self.check_size(guide)?;
         if let Some(known) = self.lock().get(guide) {
             return known.clone();
@@ -91,22 +93,28 @@ impl Compiler {
         compiled
     }
 
-    fn compile(&self, guide: &Guide) -> Result<Matcher, String> {
-        let parser =
-            self.factory.create_parser(grammar(guide)?).map_err(|error| reason(&error.to_string()))?;
+    /// A matcher at the start of the guide's grammar.
+    ///
+    /// # Errors
+    /// As for [`Compiler::grammar`].
+    pub fn matcher(&self, guide: &Guide) -> Result<Matcher, Error> {
+        Ok(self.grammar(guide)?.matcher())
+    }
+
+    fn compile(&self, guide: &Guide) -> Result<Grammar, String> {
+        let parser = self
+            .factory
+            .create_parser(grammar(guide, &self.special)?)
+            .map_err(|error| reason(&error.to_string()))?;
         let matcher = llguidance::Matcher::new(Ok(parser));
         match matcher.get_error() {
             Some(error) => Err(reason(&error)),
-            None => Ok(Matcher::new(matcher, guide.field())),
+            None => Ok(Grammar::new(Matcher::new(matcher, guide.field()))),
         }
     }
 
     fn check_size(&self, guide: &Guide) -> Result<(), Error> {
-        let bytes = match guide {
-            Guide::JsonSchema(text) | Guide::Regex(text) | Guide::Lark(text) => text.len(),
-            Guide::Choice(texts) => texts.iter().map(String::len).sum(),
-            Guide::JsonObject => 0,
-        };
+        let bytes = bytes(guide);
         let limit = self.limits.text_bytes;
         match bytes > limit {
             true => Err(refuse(guide, &format!("it has {bytes} bytes, at most {limit} are allowed"))),
@@ -114,7 +122,7 @@ impl Compiler {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Cache<Guide, Result<Matcher, Error>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Cache<Guide, Result<Grammar, Error>>> {
         // An entry is put in whole or not at all.
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -123,6 +131,16 @@ impl Compiler {
 impl std::fmt::Debug for Compiler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Compiler").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// Of the answer's grammar; markers around it are the server's own.
+fn bytes(guide: &Guide) -> usize {
+    match guide {
+        Guide::JsonSchema(text) | Guide::Regex(text) | Guide::Lark(text) => text.len(),
+        Guide::Choice(texts) => texts.iter().map(String::len).sum(),
+        Guide::JsonObject => 0,
+        Guide::Framed(frame) => bytes(&frame.answer),
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod cache;
 mod compiler;
+mod framed;
 mod grammar;
 mod mask;
 mod matcher;
@@ -12,5 +13,5 @@ mod vocabulary;
 
 pub use compiler::{Compiler, Limits};
 pub use mask::Mask;
-pub use matcher::Matcher;
+pub use matcher::{Grammar, Matcher};
 pub use vocabulary::Vocabulary;

@@ -8,6 +8,50 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Vocabulary {
     pub(crate) environment: TokEnv,
+    pub(crate) special: Special,
+}
+
+/// Tokens that stand for themselves and not for text, as markers around an answer do.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Special {
+    /// Longest name first.
+    names: Vec<(String, u32)>,
+    eos: Vec<u32>,
+}
+
+/// A piece of a marker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece<'a> {
+    Text(&'a str),
+    Token(u32),
+}
+
+impl Special {
+    /// Those that do not end an answer.
+    pub(crate) fn inner(&self) -> impl Iterator<Item = u32> + '_ {
+        self.names.iter().map(|&(_, id)| id).filter(|id| !self.eos.contains(id))
+    }
+
+    /// Cuts a marker into its special tokens and the text between them.
+    pub(crate) fn pieces<'a>(&self, marker: &'a str) -> Vec<Piece<'a>> {
+        let (mut pieces, mut rest) = (Vec::new(), marker);
+        while !rest.is_empty() {
+            let found =
+                self.names.iter().filter_map(|(name, id)| Some((rest.find(name.as_str())?, name, *id)));
+            // Of those that begin at one place the longest comes first, and stays.
+            let Some((at, name, id)) = found.min_by_key(|(at, ..)| *at) else { break };
+            let (before, after) = rest.split_at(at);
+            if !before.is_empty() {
+                pieces.push(Piece::Text(before));
+            }
+            pieces.push(Piece::Token(id));
+            rest = after.get(name.len()..).unwrap_or_default();
+        }
+        if !rest.is_empty() {
+            pieces.push(Piece::Text(rest));
+        }
+        pieces
+    }
 }
 
 impl Vocabulary {
@@ -32,7 +76,18 @@ impl Vocabulary {
         if !eos.is_empty() {
             tree = tree.with_eos_tokens(eos);
         }
-        Ok(Self { environment: Arc::new(ApproximateTokEnv::new(tree)) })
+        let special = Special { names: Vec::new(), eos: eos.to_vec() };
+        Ok(Self { environment: Arc::new(ApproximateTokEnv::new(tree)), special })
+    }
+
+    /// With the names of special tokens, so that the markers of a frame can be written with them.
+    #[must_use]
+    pub fn with_special(mut self, names: impl IntoIterator<Item = (u32, String)>) -> Self {
+        let size = self.size();
+        let names = names.into_iter().filter(|(id, name)| !name.is_empty() && (*id as usize) < size);
+        self.special.names = names.map(|(id, name)| (name, id)).collect();
+        self.special.names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
+        self
     }
 
     /// Ids, those that spell nothing included.

@@ -1,9 +1,10 @@
 //! The mock engine as a state machine in virtual time.
 
+use crate::embedding::embedding;
 use crate::options::Options;
 use crate::timing::StepShape;
 use dynamo_scheduler::{Plan, Sampled, Scheduler, SequenceId};
-use dynamo_types::{Delta, Error, Load, Request, StepReport, TokenLogprob};
+use dynamo_types::{Delta, Error, Load, Request, StepReport, Task, TokenLogprob};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -149,6 +150,9 @@ impl MockCore {
                 if let Some(alternatives) = request.output.prompt_logprobs {
                     delta.prompt_logprobs = prompt_logprobs(vocabulary, request, alternatives);
                 }
+            }
+            if request.task == Task::Embed {
+                delta.embedding = Some(embedding(&request.tokens, self.options.embedding_size));
             }
             if segment.sample {
                 let choice = vocabulary.choose(request, request.resumed + sequence.generated);

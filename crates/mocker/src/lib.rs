@@ -5,12 +5,14 @@
 //! and the same request always gets the same tokens.
 
 mod core;
+mod embedding;
 mod options;
 mod timing;
 mod vocabulary;
 
 pub use core::{MockCore, Outcome};
 pub use dynamo_scheduler::SequenceId;
+pub use embedding::embedding;
 pub use options::Options;
 pub use timing::{StepShape, Timing};
 pub use vocabulary::Vocabulary;

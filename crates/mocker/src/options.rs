@@ -26,6 +26,8 @@ pub struct Options {
     /// Divides decode times once more.
     pub decode_speedup_ratio: f64,
     pub vocabulary: Vocabulary,
+    /// Length of the vectors it makes of prompts that are to be embedded.
+    pub embedding_size: u32,
 }
 
 impl Default for Options {
@@ -42,6 +44,7 @@ impl Default for Options {
             speedup_ratio: 1.0,
             decode_speedup_ratio: 1.0,
             vocabulary: Vocabulary::default(),
+            embedding_size: 384,
         }
     }
 }

@@ -137,7 +137,11 @@ impl Scheduler {
                 return;
             }
             self.found.clear();
-            let prefix = self.manager.find_prefix(sequence.reusable_hashes(block_size), &mut self.found);
+            let prefix = self.manager.find_prefix(
+                sequence.reusable_hashes(block_size),
+                &sequence.tokens,
+                &mut self.found,
+            );
             let taken = needed - prefix.blocks as usize + prefix.inactive as usize;
             if !alone && promised + taken > available {
                 return;
@@ -161,7 +165,9 @@ fn segment(id: SequenceId, sequence: &Sequence, len: usize) -> Segment {
         sequence: id,
         start,
         len,
-        sample: start + len == sequence.tokens.len() && sequence.request.stopping.max_tokens > 0,
+        sample: start + len == sequence.tokens.len()
+            && sequence.request.stopping.max_tokens > 0
+            && !sequence.is_embedded(),
         decode: len == 1 && start >= sequence.request.tokens.len(),
     }
 }

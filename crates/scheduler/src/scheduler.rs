@@ -5,7 +5,7 @@ use crate::plan::{Finished, Plan, Sampled};
 use crate::sequence::{Rank, Sequence};
 use crate::slab::{SequenceId, Slab};
 use dynamo_blocks::{BlockId, BlockManager};
-use dynamo_types::{Error, KvEvent, Load, Request};
+use dynamo_types::{Error, KvEvent, Load, Request, Task};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -64,7 +64,8 @@ impl Scheduler {
             )));
         }
         self.arrivals += 1;
-        let (priority, arrival) = (Reverse(request.routing.priority), self.arrivals);
+        let routing = &request.routing;
+        let (priority, arrival) = (Reverse((routing.strict_priority, routing.priority)), self.arrivals);
         let (block_size, shared) = (self.block_size(), self.options.prefix_caching);
         self.prompt_remaining += request.tokens.len();
         let id = self.sequences.insert(|id| {
@@ -80,10 +81,14 @@ impl Scheduler {
         if len == 0 {
             return Err(Error::invalid("the prompt has no tokens; at least 1 is needed").with_param("prompt"));
         }
-        if len >= context {
+        // An embedding needs no room for an answer.
+        let (most, why) = match request.task {
+            Task::Generate => (context.saturating_sub(1), " leaves room for at most "),
+            Task::Embed => (context, " allows at most "),
+        };
+        if len > most {
             return Err(Error::invalid(format!(
-                "the prompt has {len} tokens; the context length of {context} tokens leaves room for at most {}",
-                context.saturating_sub(1)
+                "the prompt has {len} tokens; the context length of {context} tokens{why}{most}"
             ))
             .with_param("prompt")
             .with_code("context_length_exceeded"));

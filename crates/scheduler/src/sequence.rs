@@ -2,15 +2,16 @@
 
 use crate::slab::SequenceId;
 use dynamo_blocks::{BlockId, BlockManager, Completed};
-use dynamo_types::{FinishReason, Request, hash};
+use dynamo_types::{FinishReason, Request, Task, hash};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// Who goes first: higher priority, then earlier arrival. The order is total and never changes for a sequence, which
+/// Who goes first: higher tier, higher priority, earlier arrival. The order is total and never changes for a sequence, which
 /// is why nobody starves: the first of all can take what it needs from every other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
-    pub(crate) priority: Reverse<i32>,
+    /// Tier, then priority within it.
+    pub(crate) priority: Reverse<(u32, i32)>,
     pub(crate) arrival: u64,
     pub(crate) id: SequenceId,
 }
@@ -77,10 +78,14 @@ impl Sequence {
         self.request.output.prompt_logprobs.is_some()
     }
 
+    pub(crate) fn is_embedded(&self) -> bool {
+        self.request.task == Task::Embed
+    }
+
     /// Hashes of the blocks that may be taken from others: complete ones, and never all tokens, because the logits of
-    /// the last one are needed. None if the logits of all are.
+    /// the last one are needed. None if something is needed of every row: its logits, or its part of an embedding.
     pub(crate) fn reusable_hashes(&self, block_size: usize) -> &[u64] {
-        if self.wants_prompt_logits() {
+        if self.wants_prompt_logits() || self.is_embedded() {
             return &[];
         }
         let most = self.tokens.len().saturating_sub(1) / block_size;
@@ -104,8 +109,10 @@ impl Sequence {
     pub(crate) fn adopt(&mut self, manager: &mut BlockManager, block_size: usize, found: &mut Vec<BlockId>) {
         found.clear();
         let mut parent = self.settled.checked_sub(1).map(|last| self.blocks[last]);
-        for &local_hash in self.reusable_hashes(block_size).get(self.settled..).unwrap_or_default() {
-            let Some(block) = manager.find(parent, local_hash) else { break };
+        let hashes = self.reusable_hashes(block_size).get(self.settled..).unwrap_or_default();
+        let blocks = self.tokens.chunks_exact(block_size).skip(self.settled);
+        for (&local_hash, tokens) in hashes.iter().zip(blocks) {
+            let Some(block) = manager.find(parent, local_hash, tokens) else { break };
             found.push(block);
             parent = Some(block);
         }
@@ -153,7 +160,8 @@ impl Sequence {
         while self.settled < complete {
             let index = self.settled;
             let parent = index.checked_sub(1).map(|previous| self.blocks[previous]);
-            match manager.complete(self.blocks[index], parent, self.local_hashes[index]) {
+            let tokens = &self.tokens[index * block_size..(index + 1) * block_size];
+            match manager.complete(self.blocks[index], parent, self.local_hashes[index], tokens) {
                 Completed::Duplicate(first) => self.blocks[index] = first,
                 Completed::Registered | Completed::Private => {}
             }
@@ -163,7 +171,7 @@ impl Sequence {
 
     /// Is the answer over?
     pub(crate) fn finish_reason(&self, context_length: usize) -> Option<FinishReason> {
-        if self.ended {
+        if self.ended || self.is_embedded() {
             return Some(FinishReason::Stop);
         }
         let spent = self.generated() >= self.request.stopping.max_tokens as usize;

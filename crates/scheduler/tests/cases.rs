@@ -11,11 +11,13 @@ fn request(tokens: impl IntoIterator<Item = u32>, max_tokens: u32) -> Request {
         model: "m".into(),
         tokens: tokens.into_iter().collect(),
         resumed: 0,
+        task: Default::default(),
         sampling: Default::default(),
         stopping: Stopping { max_tokens, ..Default::default() },
         guide: None,
         output: Default::default(),
         routing: Default::default(),
+        trace: None,
     }
 }
 
@@ -175,16 +177,17 @@ fn the_latest_loses_its_blocks_and_comes_back_without_repeating() {
 #[test]
 fn higher_priority_starts_first_and_is_preempted_last() {
     let mut scheduler = scheduler(100);
-    let ids: Vec<_> = [0, 0, 5, 0, 9]
+    let ids: Vec<_> = [(0, 0), (0, 0), (0, 5), (0, 0), (1, -7)]
         .into_iter()
-        .map(|priority| {
+        .map(|(tier, priority)| {
             let mut urgent = request(0..3, 2);
+            urgent.routing.strict_priority = tier;
             urgent.routing.priority = priority;
             submit(&mut scheduler, urgent)
         })
         .collect();
     let order: Vec<_> = scheduler.plan().segments.iter().map(|segment| segment.sequence).collect();
-    assert_eq!(order, [ids[4], ids[2], ids[0], ids[1]]);
+    assert_eq!(order, [ids[4], ids[2], ids[0], ids[1]], "a tier goes before any priority");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use dynamo_scheduler::{BlockId, Options, Plan, Sampled, Scheduler, Segment, SequenceId};
-use dynamo_types::{FinishReason, KvEvent, OutputOptions, Request, RoutingHints, Stopping, hash};
+use dynamo_types::{FinishReason, KvEvent, OutputOptions, Request, RoutingHints, Stopping, Task, hash};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,6 +15,9 @@ fn next_token(tokens: &[u32]) -> (u32, bool) {
 }
 
 fn expected(request: &Request, context_length: usize) -> (Vec<u32>, FinishReason) {
+    if request.task == Task::Embed {
+        return (Vec::new(), FinishReason::Stop);
+    }
     let mut tokens = request.tokens.to_vec();
     let mut answer = Vec::new();
     while answer.len() < request.stopping.max_tokens as usize && tokens.len() < context_length {
@@ -42,9 +45,9 @@ fn arrival() -> impl Strategy<Value = Arrival> {
         0u32..40,
         prop_oneof![2 => Just(0i32), 1 => -2i32..3],
         prop::option::weighted(0.2, prop_oneof![Just("a"), Just("b")]),
-        prop::bool::weighted(0.15),
+        prop_oneof![12 => Just((false, Task::Generate)), 2 => Just((true, Task::Generate)), 3 => Just((false, Task::Embed))],
     )
-        .prop_map(|((family, shared), own, max_tokens, priority, salt, prompt_logprobs)| {
+        .prop_map(|((family, shared), own, max_tokens, priority, salt, (prompt_logprobs, task))| {
             let mut tokens: Vec<u32> = (0..shared as u32).map(|i| (i * 7 + family) % 5).collect();
             tokens.extend(own);
             let resumed = (tokens.len() as u32 / 3).min(max_tokens % 3);
@@ -53,11 +56,13 @@ fn arrival() -> impl Strategy<Value = Arrival> {
                 model: "m".into(),
                 tokens: tokens.into(),
                 resumed,
+                task,
                 sampling: Default::default(),
                 stopping: Stopping { max_tokens, ..Default::default() },
                 guide: None,
                 output: OutputOptions { logprobs: None, prompt_logprobs: prompt_logprobs.then_some(0) },
                 routing: RoutingHints { priority, salt: salt.map(Arc::from), ..Default::default() },
+                trace: None,
             })
         });
     (0usize..25, prop::option::weighted(0.2, 0usize..15), request)
@@ -106,7 +111,8 @@ impl World {
         let context = self.scheduler.options().context_length as usize;
         let limit = (self.scheduler.options().max_num_seqs + self.scheduler.options().max_waiting) as usize;
         let result = self.scheduler.submit(arrival.request.clone());
-        if arrival.request.tokens.len() >= context {
+        let room = usize::from(arrival.request.task == Task::Generate);
+        if arrival.request.tokens.len() + room > context {
             let error = result.unwrap_err();
             assert_eq!(error.code(), Some("context_length_exceeded"));
         } else if self.open.len() >= limit {
@@ -179,9 +185,14 @@ impl World {
             self.scheduler.cached_tokens(id).unwrap() as usize <= request.prompt_len(),
             "more cached than asked"
         );
+        if request.task == Task::Embed {
+            assert_eq!(segment.start, open.computed, "a position that no row was computed for");
+        }
         open.started = true;
         open.computed = segment.end();
-        let wants_sample = segment.end() == tokens.len() && request.stopping.max_tokens > 0;
+        let wants_sample = segment.end() == tokens.len()
+            && request.stopping.max_tokens > 0
+            && request.task == Task::Generate;
         assert_eq!(segment.sample, wants_sample);
         for position in segment.start..segment.end() {
             let place = (table[position / block_size], position % block_size);

@@ -1,5 +1,6 @@
-//! Model cards of engines that need no model files.
+//! Model cards: of what model files say, and of engines that need no files. Limits are set by the engine.
 
+use dynamo_model_files::ModelFiles;
 use dynamo_types::{BlockContract, ChatTemplate, ModelCard, SpecialTokens, TokenizerSpec};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -31,8 +32,41 @@ pub(crate) fn byte_card(name: &str, architecture: &str, pieces: Vec<Vec<u8>>) ->
         guided: false,
         tool_parser: None,
         reasoning_parser: None,
+        tasks: vec![dynamo_types::Task::Generate],
+        embedding_size: None,
         created_s: now_s(),
     }
+}
+
+/// A card with all that the files say, and limits still to be set.
+pub(crate) fn file_card(files: &ModelFiles, served_name: Option<&str>) -> ModelCard {
+    let config = files.config();
+    ModelCard {
+        name: served_name.map_or_else(|| files.name(), Into::into).into(),
+        aliases: Vec::new(),
+        architecture: config.architecture.name().into(),
+        context_length: clamp(config.context_length),
+        vocab_size: clamp(config.vocab_size),
+        tokenizer: TokenizerSpec::HuggingFace { json: files.tokenizer_json() },
+        chat_template: files.chat_template().map(|source| ChatTemplate { source: source.into() }),
+        special: files.special(),
+        blocks: BlockContract::xxh3(0),
+        layout: None,
+        total_kv_blocks: 0,
+        max_num_seqs: 0,
+        max_num_batched_tokens: 0,
+        kv_events: false,
+        guided: false,
+        tool_parser: None,
+        reasoning_parser: None,
+        tasks: vec![dynamo_types::Task::Generate],
+        embedding_size: None,
+        created_s: now_s(),
+    }
+}
+
+pub(crate) fn clamp(value: usize) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
 }
 
 /// Unix seconds.

@@ -1,13 +1,14 @@
 //! The embedded engine: real tokens from a model in this process.
 
-use crate::card::now_s;
+use crate::card::{clamp, file_card};
 use crate::engine::Engine;
+use dynamo_engine::model::Model as _;
 use dynamo_engine::{Core, Guides, Handle, KvOptions, Llama, Weights};
 use dynamo_guide::{Compiler, Limits, Vocabulary};
 use dynamo_model_files::{Error as FileError, open};
 use dynamo_text::Tokenizer;
 use dynamo_types::{
-    BlockContract, ChatTemplate, DeltaSink, Error, Load, ModelCard, Request, StepObserver, TokenizerSpec,
+    BlockContract, DeltaSink, Error, Load, ModelCard, Request, StepObserver, Task, TokenizerSpec,
 };
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -74,28 +75,7 @@ impl Loaded {
         let begun = Instant::now();
         let files = open(path)?;
         let weights = Weights::load(&files, progress)?;
-        let config = files.config();
-        let name = served_name.map_or_else(|| files.name(), Into::into);
-        let card = ModelCard {
-            name: name.into(),
-            aliases: Vec::new(),
-            architecture: config.architecture.name().into(),
-            context_length: clamp(config.context_length),
-            vocab_size: clamp(config.vocab_size),
-            tokenizer: TokenizerSpec::HuggingFace { json: files.tokenizer_json() },
-            chat_template: files.chat_template().map(|source| ChatTemplate { source: source.into() }),
-            special: files.special(),
-            blocks: BlockContract::xxh3(0),
-            layout: None,
-            total_kv_blocks: 0,
-            max_num_seqs: 0,
-            max_num_batched_tokens: 0,
-            kv_events: false,
-            guided: true,
-            tool_parser: None,
-            reasoning_parser: None,
-            created_s: now_s(),
-        };
+        let card = ModelCard { guided: true, ..file_card(&files, served_name) };
         Ok(Self { weights, guides: guides(&card), card, load_time_s: begun.elapsed().as_secs_f64() })
     }
 
@@ -149,6 +129,8 @@ impl Loaded {
             .map_err(|error| Error::engine("the engine cannot be set up").with_detail(error.to_string()))?;
         let mut card = self.card.clone();
         card.layout = Some(model.kv_layout());
+        card.tasks = vec![Task::Generate, Task::Embed];
+        card.embedding_size = Some(clamp(model.hidden_size()));
         let mut limits = dynamo_engine::Options { eos: card.special.eos.clone(), ..Default::default() };
         limits.scheduler.block_size = options.block_size;
         limits.scheduler.total_blocks = total_blocks;
@@ -183,11 +165,9 @@ fn compiler(spec: &TokenizerSpec, size: u32, eos: &[u32]) -> Result<Arc<Compiler
         true => Vec::new(),
         false => tokenizer.token_bytes(id).to_vec(),
     })?;
+    let special = (0..size).filter(|&id| tokenizer.is_special(id));
+    let vocabulary = vocabulary.with_special(special.map(|id| (id, tokenizer.token_text(id))));
     Compiler::new(&vocabulary, Limits::default()).map(Arc::new)
-}
-
-fn clamp(value: usize) -> u32 {
-    u32::try_from(value).unwrap_or(u32::MAX)
 }
 
 /// One running engine.

@@ -14,6 +14,7 @@ mod metrics;
 pub mod mock;
 mod publisher;
 pub mod scripted;
+mod traced;
 mod worker;
 
 pub use clock::{Clock, ManualClock, RealClock};

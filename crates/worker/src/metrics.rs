@@ -1,5 +1,6 @@
 //! What a worker counts (behaviour.md 11.2, families `dynamo_component_*`).
 
+use crate::traced::Traced;
 use dynamo_runtime::metrics::names::{component, label};
 use dynamo_runtime::metrics::{self, Buckets, GaugeVec, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
 use dynamo_runtime::sync::lock;
@@ -188,14 +189,20 @@ pub(crate) struct MeteredSink {
     sink: Box<dyn DeltaSink>,
     request: Arc<Request>,
     series: Arc<Series>,
+    traced: Traced,
     taken: Instant,
     over: bool,
 }
 
 impl MeteredSink {
-    pub(crate) fn new(sink: Box<dyn DeltaSink>, request: Arc<Request>, series: Arc<Series>) -> Self {
+    pub(crate) fn new(
+        sink: Box<dyn DeltaSink>,
+        request: Arc<Request>,
+        series: Arc<Series>,
+        traced: Traced,
+    ) -> Self {
         series.in_flight.inc();
-        Self { sink, request, series, taken: Instant::now(), over: false }
+        Self { sink, request, series, traced, taken: Instant::now(), over: false }
     }
 }
 
@@ -205,12 +212,14 @@ impl DeltaSink for MeteredSink {
             self.series.count_prompt(self.request.prompt_len() as u64, cached.into());
         }
         self.over |= delta.finish.is_some();
+        self.traced.delta(&delta);
         self.sink.push(delta);
     }
 
     fn fail(&mut self, error: Error) {
         self.over = true;
         self.series.count_end(&error);
+        self.traced.fail(&error);
         self.sink.fail(error);
     }
 
@@ -222,12 +231,16 @@ impl DeltaSink for MeteredSink {
 impl Drop for MeteredSink {
     fn drop(&mut self) {
         self.series.in_flight.dec();
-        self.series.duration.observe(self.taken.elapsed().as_secs_f64());
+        let duration = self.taken.elapsed();
+        self.series.duration.observe(duration.as_secs_f64());
         if !self.over {
             // The engine let go without a word: because the reader had left, or because it broke off.
             let left = self.sink.is_cancelled();
-            self.series.count_end(&if left { Error::cancelled() } else { Error::disconnected("broken off") });
+            let error = if left { Error::cancelled() } else { Error::disconnected("broken off") };
+            self.series.count_end(&error);
+            self.traced.fail(&error);
         }
+        self.traced.end(duration);
     }
 }
 

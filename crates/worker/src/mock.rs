@@ -1,13 +1,16 @@
 //! The mock engine: `dynamo_mocker` on a clock.
 
-use crate::card::{FIRST_PIECE, byte_card};
+use crate::card::{FIRST_PIECE, byte_card, file_card};
 use crate::clock::{Clock, Drive, Machine};
 use crate::engine::{Engine, draining, refuse};
 use dynamo_mocker::{MockCore, SequenceId, Vocabulary};
+use dynamo_model_files::describe;
 use dynamo_runtime::sync::lock;
-use dynamo_types::{BlockContract, DeltaSink, Error, Load, ModelCard, Request, StepObserver};
+use dynamo_text::Tokenizer;
+use dynamo_types::{BlockContract, DeltaSink, Error, Load, ModelCard, Request, StepObserver, Task};
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -53,6 +56,51 @@ pub fn card(name: &str, mut options: Options) -> (ModelCard, Options) {
     (card, options)
 }
 
+/// A real model as far as a mock engine needs it: tokenizer, template and context of its files, not the weights.
+pub struct Described {
+    card: ModelCard,
+    vocabulary: Vocabulary,
+}
+
+impl Described {
+    /// Reads a GGUF file or a Hugging Face directory, which needs no weights.
+    ///
+    /// # Errors
+    /// One line: what of the files cannot be used.
+    pub fn open(path: &Path, served_name: Option<&str>) -> Result<Self, Error> {
+        let files = describe(path).map_err(|error| Error::engine(error.to_string()))?;
+        let card = file_card(&files, served_name);
+        let tokenizer = Tokenizer::from_spec(&card.tokenizer)?;
+        let (first, len) = plain_words(&tokenizer, card.vocab_size);
+        let vocabulary = Vocabulary { first, len, eos: card.special.eos.clone(), ..Vocabulary::default() };
+        Ok(Self { card, vocabulary })
+    }
+
+    /// The card, and `options` with what goes with it.
+    pub fn card(&self, mut options: Options) -> (ModelCard, Options) {
+        options.vocabulary.clone_from(&self.vocabulary);
+        options.context_length = self.card.context_length;
+        (self.card.clone(), options)
+    }
+}
+
+/// The longest run of ids, as first and length, that are whole characters and no markers: what is said in them shows up
+/// token by token.
+fn plain_words(tokenizer: &Tokenizer, vocab_size: u32) -> (u32, u32) {
+    let is_plain = |id: u32| {
+        let bytes = tokenizer.token_bytes(id);
+        !bytes.is_empty() && !tokenizer.is_special(id) && std::str::from_utf8(bytes).is_ok()
+    };
+    let (mut best, mut run) = ((0, 1), (0, 0));
+    for id in 0..vocab_size {
+        run = if is_plain(id) { (run.0, run.1 + 1) } else { (id + 1, 0) };
+        if run.1 > best.1 {
+            best = run;
+        }
+    }
+    best
+}
+
 impl Mock {
     /// Starts an engine that serves `card`, whose limits are set from `options`.
     pub fn new(
@@ -61,6 +109,7 @@ impl Mock {
         clock: &dyn Clock,
         observer: Arc<dyn StepObserver>,
     ) -> io::Result<Self> {
+        let embedding_size = options.embedding_size.max(1);
         let core = MockCore::new(options);
         let limits = core.limits();
         card.context_length = limits.context_length;
@@ -69,6 +118,8 @@ impl Mock {
         card.max_num_seqs = limits.max_num_seqs;
         card.max_num_batched_tokens = limits.max_num_batched_tokens;
         card.kv_events = limits.prefix_caching;
+        card.tasks = vec![Task::Generate, Task::Embed];
+        card.embedding_size = Some(embedding_size);
         let shared = Arc::new(Shared {
             state: Mutex::new(State { core, sinks: BTreeMap::new() }),
             observer,
@@ -146,5 +197,20 @@ impl Engine for Mock {
 
     fn is_drained(&self) -> bool {
         self.shared.draining.load(Ordering::Acquire) && lock(&self.shared.state).sinks.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dynamo_types::TokenizerSpec;
+
+    #[test]
+    fn what_is_said_are_whole_characters() {
+        // The plain bytes are a run of 128; behind half a character follows a longer one.
+        let half = std::iter::once(vec![0xC3]);
+        let pieces = half.chain((0..129).map(|number| format!(" w{number}").into_bytes())).collect();
+        let tokenizer = Tokenizer::from_spec(&TokenizerSpec::Bytes { pieces }).unwrap();
+        assert_eq!(plain_words(&tokenizer, 386), (257, 129));
     }
 }

@@ -2,12 +2,14 @@
 
 use crate::metrics::Series;
 use dynamo_runtime::events::EventPlane;
+use dynamo_runtime::plane::InProcess;
 use dynamo_runtime::sync::lock;
 use dynamo_types::{KvEventBatch, StepObserver, StepReport, WorkerRank};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Numbers and publishes what the steps of one rank change. Dropping it retires the source.
 pub(crate) struct Publisher {
+    plane: InProcess,
     events: Arc<dyn EventPlane>,
     source: WorkerRank,
     epoch: u64,
@@ -18,8 +20,8 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    pub(crate) fn new(events: Arc<dyn EventPlane>, source: WorkerRank, epoch: u64) -> Self {
-        Self { events, source, epoch, sequence: Mutex::new(0), series: OnceLock::new() }
+    pub(crate) fn new(plane: InProcess, events: Arc<dyn EventPlane>, source: WorkerRank, epoch: u64) -> Self {
+        Self { plane, events, source, epoch, sequence: Mutex::new(0), series: OnceLock::new() }
     }
 
     /// Counts into `series` from now on.
@@ -30,6 +32,8 @@ impl Publisher {
 
 impl StepObserver for Publisher {
     fn on_step(&self, report: StepReport) {
+        // First of all: clients wait for these tokens.
+        self.plane.flush(self.source.worker);
         if let Some(series) = self.series.get() {
             series.set_load(&report.load);
         }

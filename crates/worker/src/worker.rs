@@ -3,9 +3,11 @@
 use crate::engine::{Engine, draining, refuse};
 use crate::metrics::{MeteredSink, Metrics, Series};
 use crate::publisher::Publisher;
+use crate::traced::Traced;
 use dynamo_runtime::discovery::{self, Discovery, Registration};
 use dynamo_runtime::events::EventPlane;
 use dynamo_runtime::plane::{Handler, InProcess, ServeGuard};
+use dynamo_runtime::trace::Tracer;
 use dynamo_types::{
     DeltaSink, Instance, InstanceId, ModelCard, ModelRecord, Request, Result, StepObserver, Transport,
     WorkerRank,
@@ -23,6 +25,8 @@ pub struct WorkerOptions {
     /// `backend` for aggregated and decode workers.
     pub component: String,
     pub endpoint: String,
+    /// How others reach it. Whatever this says, the worker is served on the plane of its process.
+    pub transport: Transport,
     /// Names this life of the worker: whoever restarts under the same id must choose another (R33). Time of the start
     /// serves.
     pub epoch: u64,
@@ -38,6 +42,7 @@ impl WorkerOptions {
             namespace: "dynamo".into(),
             component: "backend".into(),
             endpoint: "generate".into(),
+            transport: Transport::InProcess,
             epoch,
             model_load_time_s: None,
         }
@@ -51,6 +56,7 @@ pub struct Services {
     pub discovery: Arc<dyn Discovery>,
     pub events: Arc<dyn EventPlane>,
     pub metrics: Metrics,
+    pub tracer: Tracer,
 }
 
 /// Why a worker did not start.
@@ -108,11 +114,12 @@ impl Worker {
             component: options.component,
             endpoint: options.endpoint,
             id: options.instance_id,
-            transport: Transport::InProcess,
+            transport: options.transport,
             draining: false,
         };
         let source = WorkerRank::new(instance.id, 0);
-        let publisher = Arc::new(Publisher::new(Arc::clone(&services.events), source, options.epoch));
+        let events = Arc::clone(&services.events);
+        let publisher = Arc::new(Publisher::new(services.plane.clone(), events, source, options.epoch));
         let observer = Arc::clone(&publisher) as Arc<dyn StepObserver>;
         let engine = build(observer).map_err(|error| Error::Engine(error.into()))?;
         let series = services.metrics.series(&instance, &engine.card().name);
@@ -122,7 +129,13 @@ impl Worker {
         series.set_load(&load);
         services.events.publish_load(source, load);
         let card = Arc::clone(engine.card());
-        let intake = Arc::new(Intake { engine, series, draining: AtomicBool::new(false) });
+        let intake = Arc::new(Intake {
+            engine,
+            series,
+            draining: AtomicBool::new(false),
+            instance: instance.clone(),
+            tracer: services.tracer.clone(),
+        });
         let serving = services.plane.serve(instance.id, Arc::clone(&intake) as Arc<dyn Handler>);
         let record = ModelRecord { instance, card };
         let registration = services.discovery.register(record.clone()).await.map_err(Error::Discovery)?;
@@ -146,13 +159,19 @@ impl Worker {
         self.serving.in_flight()
     }
 
+    /// Takes nothing new from now on.
+    pub fn begin_drain(&self) {
+        if !self.intake.draining.swap(true, Ordering::AcqRel) {
+            self.registration.set_draining();
+            self.intake.engine.begin_drain();
+        }
+    }
+
     /// Takes nothing new and waits until what runs has ended, at most this long (R29). The record stays, marked as
     /// draining, so that frontends keep what they know of the streams they accepted.
     pub async fn drain(&self, deadline: Duration) -> Drained {
         let begun = Instant::now();
-        self.registration.set_draining();
-        self.intake.draining.store(true, Ordering::Release);
-        self.intake.engine.begin_drain();
+        self.begin_drain();
         let idle = tokio::time::timeout(deadline, self.serving.idle()).await;
         self.intake.series.drain_time.set(begun.elapsed().as_secs_f64());
         match idle {
@@ -167,16 +186,20 @@ struct Intake {
     engine: Arc<dyn Engine>,
     series: Arc<Series>,
     draining: AtomicBool,
+    instance: Instance,
+    tracer: Tracer,
 }
 
 impl Handler for Intake {
     fn handle(&self, request: Arc<Request>, sink: Box<dyn DeltaSink>) -> Result<()> {
         self.series.requests.inc();
-        let sink = MeteredSink::new(sink, Arc::clone(&request), Arc::clone(&self.series));
+        let traced = Traced::new(&self.tracer, &self.instance, &request);
+        let log = traced.log().clone();
+        let sink = MeteredSink::new(sink, Arc::clone(&request), Arc::clone(&self.series), traced);
         if self.draining.load(Ordering::Acquire) {
             return refuse(Box::new(sink), draining());
         }
-        self.engine.submit(request, Box::new(sink))
+        log.in_scope(|| self.engine.submit(request, Box::new(sink)))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::common::{FAILS, NOT_A_NUMBER, PANICS, Reader, alone, core, finish, options, request, submit};
 use dynamo_scheduler::Options;
-use dynamo_types::{Class, Delta, FinishReason, KvEvent, OutputOptions, Request, Sampling, Stopping};
+use dynamo_types::{Class, Delta, FinishReason, KvEvent, OutputOptions, Request, Sampling, Stopping, Task};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -33,9 +33,11 @@ fn any_request() -> impl Strategy<Value = Request> {
         1 => Just(OutputOptions { logprobs: Some(2), prompt_logprobs: None }),
         1 => Just(OutputOptions { logprobs: None, prompt_logprobs: Some(1) }),
     ];
-    (prompt, 0u32..30, 0u32..4, any::<bool>(), sampling, output, 0u32..3).prop_map(
-        |(tokens, max_tokens, min_tokens, ignore_eos, sampling, output, resumed)| Request {
+    let task = prop_oneof![3 => Just(Task::Generate), 1 => Just(Task::Embed)];
+    (prompt, 0u32..30, 0u32..4, any::<bool>(), sampling, output, 0u32..3, task).prop_map(
+        |(tokens, max_tokens, min_tokens, ignore_eos, sampling, output, resumed, task)| Request {
             resumed: resumed.min(tokens.len() as u32 - 1),
+            task,
             sampling,
             stopping: Stopping { max_tokens, min_tokens, stop_token_ids: vec![23], ignore_eos },
             guide: None,
@@ -171,17 +173,59 @@ fn r04_the_stop_token_is_part_of_the_answer() {
     assert_eq!(alone(&ignoring, 512, &[stop]).tokens, free.tokens);
 }
 
-#[test]
-fn a_moved_stream_continues_alike() {
-    let mut whole = request(&[5, 6, 7], 12);
-    whole.sampling =
-        Sampling { seed: 42, repetition_penalty: 1.2, presence_penalty: 0.3, ..Default::default() };
-    let answer = alone(&whole, 512, &[]).tokens;
-    let mut rest = whole;
-    rest.tokens = [5, 6, 7].iter().chain(&answer[..5]).copied().collect();
-    rest.resumed = 5;
-    rest.stopping.max_tokens = 7;
-    assert_eq!(alone(&rest, 512, &[]).tokens, answer[5..]);
+/// Everything that looks at the answer so far, or at the position in it.
+fn any_sampling() -> impl Strategy<Value = Sampling> {
+    let penalties = (0.5f32..2.0, -1.0f32..1.0, -1.0f32..1.0);
+    let filters = (0u32..9, 0.3f32..1.0, 0.0f32..0.3, prop_oneof![Just(0.0f32), 0.3f32..2.0]);
+    let bias = prop::collection::vec((0u32..80, -3.0f32..3.0), 0..4);
+    (penalties, filters, bias, any::<u64>()).prop_map(|(penalties, filters, logit_bias, seed)| {
+        let (repetition_penalty, frequency_penalty, presence_penalty) = penalties;
+        let (top_k, top_p, min_p, temperature) = filters;
+        Sampling {
+            temperature,
+            top_p,
+            top_k,
+            min_p,
+            repetition_penalty,
+            frequency_penalty,
+            presence_penalty,
+            seed,
+            logit_bias,
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    /// Wherever an answer is cut, an engine of other block size and batches, that is given the answer so far, says the
+    /// same rest with the same log-probabilities, and ends it alike.
+    #[test]
+    fn r06_a_moved_answer_goes_on_alike(
+        options in any_options(),
+        prompt in prop::collection::vec(0u32..80, 1..20),
+        max_tokens in 1u32..30,
+        min_tokens in 0u32..12,
+        sampling in any_sampling(),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut whole = request(&prompt, max_tokens);
+        whole.sampling = sampling;
+        whole.stopping = Stopping { max_tokens, min_tokens, stop_token_ids: vec![23, 7], ignore_eos: false };
+        whole.output.logprobs = Some(2);
+        let answer = alone(&whole, 80, &[EOS]);
+        let cut = cut.index(answer.tokens.len());
+        let mut rest = whole;
+        rest.tokens = prompt.iter().chain(&answer.tokens[..cut]).copied().collect();
+        rest.resumed = cut as u32;
+        rest.stopping.max_tokens -= cut as u32;
+        let mut other = core(options, &[EOS]);
+        let reader = submit(&mut other, rest);
+        finish(&mut other);
+        let moved = reader.answer();
+        prop_assert_eq!(&moved.tokens[..], &answer.tokens[cut..]);
+        prop_assert_eq!(&moved.logprobs[..], &answer.logprobs[cut..]);
+        prop_assert_eq!(moved.finish, answer.finish);
+    }
 }
 
 #[test]
@@ -242,4 +286,42 @@ fn r08_refusals_reach_caller_and_reader() {
         assert_eq!(reader.with(|told| told.error.clone()), Some(error));
     }
     assert!(!core.has_work());
+}
+
+#[test]
+fn an_embedding_is_one_vector_of_all_positions() {
+    let mut request = request(&(0..50).collect::<Vec<u32>>(), 7);
+    request.task = Task::Embed;
+    // Left in the cache by a neighbour: positions of it must not be passed over.
+    let mut core = core(Options { max_num_batched_tokens: 9, ..options(64) }, &[EOS]);
+    let before = submit(&mut core, Request { task: Task::Generate, ..request.clone() });
+    finish(&mut core);
+    assert_eq!(before.answer().embedding, None);
+    let reader = submit(&mut core, request.clone());
+    finish(&mut core);
+    let answer = reader.answer();
+    assert_eq!(
+        (answer.tokens.len(), answer.finish, answer.cached_tokens),
+        (0, Some(FinishReason::Stop), Some(0))
+    );
+    let vector = answer.embedding.unwrap();
+    let length: f64 = vector.iter().map(|value| f64::from(*value).powi(2)).sum();
+    assert!((length - 1.0).abs() < 1e-6, "{vector:?}");
+    assert_eq!(alone(&request, 80, &[EOS]).embedding, Some(vector));
+}
+
+#[test]
+fn an_embedding_may_fill_the_context_and_faults_are_its_own() {
+    let mut core = core(Options { context_length: 20, ..options(64) }, &[]);
+    let embed = |tokens: &[u32]| Request { task: Task::Embed, ..request(tokens, 0) };
+    let full = submit(&mut core, embed(&[1; 20]));
+    let broken = submit(&mut core, embed(&[1, NOT_A_NUMBER, 2]));
+    let reader = Reader::default();
+    let error = core.submit(Arc::new(embed(&[1; 21])), reader.sink()).unwrap_err();
+    assert_eq!(error.code(), Some("context_length_exceeded"));
+    assert!(error.message().contains("21") && error.message().contains("20"), "{error}");
+    finish(&mut core);
+    assert!(full.answer().embedding.is_some());
+    broken.with(|told| assert_eq!(told.error.as_ref().unwrap().class(), Class::Internal));
+    assert_eq!(core.load().active_blocks, 0);
 }

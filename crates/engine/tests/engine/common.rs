@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 pub(crate) const VOCAB: usize = 90;
+const HIDDEN: usize = 5;
 /// Far more than anything here takes on a busy machine.
 const HANG: Duration = Duration::from_secs(120);
 
@@ -39,6 +40,11 @@ impl FakeModel {
         blocks[position / self.block_size].index() * self.block_size + position % self.block_size
     }
 
+    /// All tokens of a sequence up to this position, as its blocks have them.
+    fn seen(&self, segment: &Segment<'_>, row: usize) -> Vec<u32> {
+        (0..=row).map(|position| self.store[self.place(segment.blocks, position)].unwrap()).collect()
+    }
+
     fn check_ownership(&self, segments: &[Segment<'_>]) {
         for (index, segment) in segments.iter().enumerate() {
             let end = segment.start + segment.tokens.len();
@@ -65,6 +71,10 @@ impl Model for FakeModel {
         self.context_length
     }
 
+    fn hidden_size(&self) -> usize {
+        HIDDEN
+    }
+
     fn forward(&mut self, segments: &[Segment<'_>], logits: &mut Vec<f32>) -> Result<(), ModelError> {
         self.check_ownership(segments);
         logits.clear();
@@ -77,14 +87,12 @@ impl Model for FakeModel {
         for segment in segments {
             let end = segment.start + segment.tokens.len();
             let rows = match segment.logits {
-                Logits::None => end..end,
+                Logits::None | Logits::States => end..end,
                 Logits::Last => end - 1..end,
                 Logits::All => segment.start..end,
             };
             for row in rows {
-                let seen: Vec<u32> = (0..=row)
-                    .map(|position| self.store[self.place(segment.blocks, position)].unwrap())
-                    .collect();
+                let seen = self.seen(segment, row);
                 if seen.contains(&FAILS) {
                     return Err(ModelError::Empty);
                 }
@@ -96,6 +104,17 @@ impl Model for FakeModel {
                     // The last ones are never chosen by the model itself.
                     false if token >= u64::from(NOT_A_NUMBER) => f32::NEG_INFINITY,
                     false => 8.0 * draw::unit(seed, token) as f32,
+                }));
+            }
+        }
+        for segment in segments.iter().filter(|segment| segment.logits == Logits::States) {
+            for row in segment.start..segment.start + segment.tokens.len() {
+                let seen = self.seen(segment, row);
+                let seed = hash::local_hash(&seen, 8);
+                let broken = seen.contains(&NOT_A_NUMBER);
+                logits.extend((0..HIDDEN as u64).map(|i| match broken {
+                    true => f32::NAN,
+                    false => draw::unit(seed, i) as f32 - 0.5,
                 }));
             }
         }
@@ -220,11 +239,13 @@ pub(crate) fn request(tokens: &[u32], max_tokens: u32) -> Request {
         model: "m".into(),
         tokens: tokens.into(),
         resumed: 0,
+        task: Default::default(),
         sampling: dynamo_types::Sampling { temperature: 0.0, ..Default::default() },
         stopping: Stopping { max_tokens, ..Default::default() },
         guide: None,
         output: Default::default(),
         routing: Default::default(),
+        trace: None,
     }
 }
 

@@ -4,7 +4,7 @@ use crate::common::{Reader, finish, request, submit};
 use dynamo_engine::core::{Core, Options};
 use dynamo_engine::testing::tiny_weights;
 use dynamo_engine::{KvOptions, Llama, Weights};
-use dynamo_types::{Request, Sampling};
+use dynamo_types::{Delta, Request, Sampling, Task};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -26,21 +26,21 @@ fn roomy() -> dynamo_scheduler::Options {
     }
 }
 
-fn alone(weights: &Arc<Weights>, request: &Request) -> Vec<u32> {
+fn alone(weights: &Arc<Weights>, request: &Request) -> Delta {
     let mut core = core(weights, roomy(), 1);
     let reader = submit(&mut core, request.clone());
     finish(&mut core);
-    reader.answer().tokens
+    Delta { cached_tokens: None, ..reader.answer() }
 }
 
 /// Runs all at once, in two waves so that the second finds what the first left. Returns how many lost their blocks.
-fn together(core: &mut Core<Llama>, requests: &[Request], expected: &[Vec<u32>]) -> u32 {
+fn together(core: &mut Core<Llama>, requests: &[Request], expected: &[Delta]) -> u32 {
     let mut preempted = 0;
     for _ in 0..2 {
         let readers: Vec<Reader> = requests.iter().map(|request| submit(core, request.clone())).collect();
         preempted += finish(core);
         for (reader, expected) in readers.iter().zip(expected) {
-            assert_eq!(&reader.answer().tokens, expected);
+            assert_eq!(&Delta { cached_tokens: None, ..reader.answer() }, expected);
         }
     }
     assert_eq!(core.load().active_blocks, 0);
@@ -51,14 +51,15 @@ fn together(core: &mut Core<Llama>, requests: &[Request], expected: &[Vec<u32>])
 fn answers_of_a_tiny_llama_do_not_depend_on_company() {
     let weights = tiny_weights(5).unwrap();
     let requests: Vec<Request> = (0..10u32)
-        .map(|i| {
+        .flat_map(|i| {
             let shared = (0..(i % 3) * 17).map(|token| token * 7 % 300);
             let prompt: Vec<u32> = shared.chain((0..i + 1).map(|token| (token * 31 + i) % 300)).collect();
             let mut request = request(&prompt, 24);
             if i % 2 == 1 {
                 request.sampling = Sampling { seed: i.into(), top_p: 0.9, ..Default::default() };
             }
-            request
+            let embedded = Request { task: Task::Embed, ..request.clone() };
+            std::iter::once(request).chain((i % 3 == 2).then_some(embedded))
         })
         .collect();
     let expected: Vec<_> = requests.iter().map(|request| alone(&weights, request)).collect();
@@ -133,10 +134,13 @@ fn answers_of_the_default_model_do_not_depend_on_company() {
         "One two three four five six",
     ]
     .into_iter()
-    .map(|text| request(&words.encode(text), 30))
+    .flat_map(|text| {
+        let request = request(&words.encode(text), 30);
+        [request.clone(), Request { task: Task::Embed, ..request }]
+    })
     .collect();
     let expected: Vec<_> = requests.iter().map(|request| alone(&weights, request)).collect();
-    let answer = words.decode(&expected[0]);
+    let answer = words.decode(&expected[0].tokens);
     assert!(answer.contains("Paris"), "{answer}");
     let small = dynamo_scheduler::Options {
         total_blocks: 6,

@@ -3,5 +3,6 @@
 
 mod batching;
 mod common;
+mod guides;
 mod handle;
 mod llama;

@@ -11,11 +11,13 @@ fn request(tokens: Vec<u32>, max_tokens: u32) -> Request {
         model: "m".into(),
         tokens: tokens.into(),
         resumed: 0,
+        task: Default::default(),
         sampling: dynamo_types::Sampling { seed: 7, ..Default::default() },
         stopping: Stopping { max_tokens, ..Default::default() },
         guide: None,
         output: Default::default(),
         routing: Default::default(),
+        trace: None,
     }
 }
 

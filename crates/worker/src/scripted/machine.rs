@@ -1,9 +1,9 @@
 //! The streams that follow scripts.
 
 use super::script::{Book, Error as ScriptError, Script, Speller, Step};
-use super::{Call, End, MAX_STREAMS};
+use super::{Call, EMBEDDING_SIZE, End, MAX_STREAMS};
 use crate::engine::refuse;
-use dynamo_types::{Delta, DeltaSink, Error, FinishReason, Load, OutputOptions, Request, TokenLogprob};
+use dynamo_types::{Delta, DeltaSink, Error, FinishReason, Load, OutputOptions, Request, Task, TokenLogprob};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -46,7 +46,6 @@ pub(super) struct State {
     speller: Speller,
     streams: BTreeMap<u64, Stream>,
     next_stream: u64,
-    reported: u32,
     pub(super) log: Log,
 }
 
@@ -87,7 +86,6 @@ impl State {
             speller,
             streams: BTreeMap::new(),
             next_stream: 0,
-            reported: 0,
             log: Log::default(),
         }
     }
@@ -150,11 +148,6 @@ impl State {
         Load { running: self.streams.len() as u32, ..Load::default() }
     }
 
-    pub(super) fn load_if_changed(&mut self) -> Option<Load> {
-        let load = self.load();
-        (std::mem::replace(&mut self.reported, load.running) != load.running).then_some(load)
-    }
-
     pub(super) fn is_idle(&self) -> bool {
         self.streams.is_empty()
     }
@@ -202,6 +195,8 @@ impl Stream {
 
     fn turn(&mut self) -> Turn {
         match self.todo.pop_front() {
+            // A vector has no pieces: what the script says of time and faults counts, its words do not.
+            Some(Action::Emit(_)) if self.request.task == Task::Embed => return Turn::Next,
             Some(Action::Emit(tokens)) => return self.emit(tokens),
             Some(Action::Delay(delay_us)) => {
                 self.due_us = self.due_us.map(|due| due.saturating_add(delay_us));
@@ -211,7 +206,9 @@ impl Stream {
             Some(Action::Error(error)) => self.sink.fail(error),
             Some(Action::Reset) | None => {}
             Some(Action::Finish(reason)) => {
-                let mut delta = Delta { finish: Some(reason), ..Delta::default() };
+                let embedding = (self.request.task == Task::Embed)
+                    .then(|| dynamo_mocker::embedding(&self.request.tokens, EMBEDDING_SIZE));
+                let mut delta = Delta { embedding, finish: Some(reason), ..Delta::default() };
                 self.begin(&mut delta);
                 self.sink.push(delta);
             }

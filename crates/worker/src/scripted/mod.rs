@@ -9,7 +9,7 @@ use crate::card::byte_card;
 use crate::clock::{Clock, Drive, Machine};
 use crate::engine::{Engine, draining, refuse};
 use dynamo_runtime::sync::lock;
-use dynamo_types::{DeltaSink, Error, Load, ModelCard, Request, RequestId, StepObserver, StepReport};
+use dynamo_types::{DeltaSink, Error, Load, ModelCard, Request, RequestId, StepObserver, StepReport, Task};
 use machine::State;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +17,9 @@ use std::sync::{Arc, Mutex};
 
 /// Streams one engine runs at once: more than any test opens.
 const MAX_STREAMS: usize = 100_000;
+
+/// Length of the vectors it answers with.
+const EMBEDDING_SIZE: u32 = 8;
 
 /// A request that came in, in the clock's time.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +62,8 @@ impl Scripted {
         card.total_kv_blocks = book.context_length.div_ceil(book.block_size.max(1));
         card.max_num_seqs = u32::try_from(MAX_STREAMS).unwrap_or(u32::MAX);
         card.max_num_batched_tokens = book.context_length;
+        card.tasks = vec![Task::Generate, Task::Embed];
+        card.embedding_size = Some(EMBEDDING_SIZE);
         card.tool_parser.clone_from(&book.tool_parser);
         card.reasoning_parser.clone_from(&book.reasoning_parser);
         let shared = Arc::new(Shared {
@@ -96,14 +101,12 @@ impl Scripted {
 
 impl Machine for Shared {
     fn run(&self, now_us: u64) -> Option<u64> {
-        let (next, changed) = {
+        let (next, load) = {
             let mut state = lock(&self.state);
-            let next = state.run(now_us);
-            (next, state.load_if_changed())
+            (state.run(now_us), state.load())
         };
-        if let Some(load) = changed {
-            self.observer.on_step(StepReport { load, ..StepReport::default() });
-        }
+        // After every run, whether or not the load changed: what was pushed may wait for it.
+        self.observer.on_step(StepReport { load, ..StepReport::default() });
         next
     }
 }

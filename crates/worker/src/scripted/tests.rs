@@ -22,11 +22,13 @@ fn request(prompt: &str) -> Request {
         model: "scripted".into(),
         tokens: prompt.bytes().map(u32::from).collect(),
         resumed: 0,
+        task: Default::default(),
         sampling: Default::default(),
         stopping: Stopping { max_tokens: 100, ..Default::default() },
         guide: None,
         output: Default::default(),
         routing: Default::default(),
+        trace: None,
     }
 }
 

@@ -29,6 +29,7 @@ fn fleet() -> Fleet {
         discovery: Arc::clone(&memory) as Arc<dyn Discovery>,
         events: Arc::clone(&local) as Arc<dyn EventPlane>,
         metrics: Metrics::new(&registry).unwrap(),
+        tracer: Tracer::off(),
     };
     Fleet { services, memory, local, registry, clock: ManualClock::new() }
 }
@@ -70,11 +71,13 @@ fn request(name: &str, tokens: Vec<u32>, max_tokens: u32) -> Request {
         model: "mock".into(),
         tokens: tokens.into(),
         resumed: 0,
+        task: Default::default(),
         sampling: dynamo_types::Sampling { temperature: 0.0, ..Default::default() },
         stopping: Stopping { max_tokens, ..Default::default() },
         guide: None,
         output: Default::default(),
         routing: Default::default(),
+        trace: None,
     }
 }
 
