@@ -3,6 +3,7 @@
 use bytes::{BufMut, BytesMut};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use dynamo_protocols::openai::{Usage, chat, completions};
+use dynamo_protocols::pieces::Stream;
 use dynamo_protocols::{ChunkWriter, Extras, Finish, Options, Piece, anthropic, responses};
 use dynamo_types::FinishReason;
 use serde::Serialize;

@@ -9,6 +9,7 @@ pub mod anthropic;
 mod conversation;
 mod escape;
 mod json;
+pub mod kserve;
 pub mod limits;
 pub mod openai;
 pub mod openapi;
@@ -18,6 +19,7 @@ pub mod responses;
 pub mod sse;
 pub mod tokenize;
 
+pub use json::echo;
 pub use openai::chunk::{ChunkWriter, Extras};
 pub use openai::error::error_body;
 pub use options::{Options, Parsed, UnknownFields};

@@ -87,13 +87,13 @@ fn unary_answers_are_as_documented() {
 #[test]
 fn chunks_are_as_documented() {
     let tokens = tokens();
-    let extras = Extras { logprobs: Some(&tokens), usage: Some(Usage::new(1, 1, 1)) };
+    let extras = Extras { logprobs: Some(&tokens), usage: Some(Usage::new(1, 1, 1)), ..Extras::default() };
     for (name, writer) in [
         ("ChatCompletionChunk", ChunkWriter::chat("c", 1, "m").include_usage(true)),
         ("Completion", ChunkWriter::completion("c", 1, "m").include_usage(true)),
     ] {
         let mut out = BytesMut::new();
-        writer.role(&mut out, 0);
+        writer.role(&mut out, 0, extras);
         writer.content(&mut out, 0, "a", Extras::default());
         writer.content(&mut out, 0, "a", extras);
         if name == "ChatCompletionChunk" {
@@ -147,6 +147,7 @@ fn only_served_routes_are_documented() {
 
 #[test]
 fn answers_of_other_dialects_are_as_documented() {
+    use crate::pieces::{Fold, Stream};
     use crate::{Finish, Options, Piece, anthropic, responses, tokenize};
     let pieces = [
         Piece::Reasoning("a"),
@@ -159,7 +160,7 @@ fn answers_of_other_dialects_are_as_documented() {
     let usage = Usage::new(3, 1, 0);
     let request =
         responses::Request::parse(br#"{"model":"m","input":"a"}"#, &Options::default()).unwrap().request;
-    let mut message = anthropic::Body::default();
+    let mut message = anthropic::Body::new("msg_1", "m");
     let mut response = responses::Body::new("resp_1", 1, "m", request.settings.clone());
     let mut anthropic_events = anthropic::EventWriter::new("msg_1", "m");
     let mut response_events = responses::EventWriter::new("resp_1", 1, "m", request.settings);
@@ -172,7 +173,7 @@ fn answers_of_other_dialects_are_as_documented() {
     }
     anthropic_events.finish(&mut first, &finish, usage);
     response_events.finish(&mut second, &finish, usage);
-    check_named("AnthropicAnswer", &json!(message.finish("msg_1", "m", &finish, usage)));
+    check_named("AnthropicAnswer", &json!(message.finish(&finish, usage)));
     check_named("Response", &json!(response.finish(&finish, usage)));
     for (name, out) in [("AnthropicEvent", first), ("ResponseEvent", second)] {
         let mut reader = crate::sse::Reader::default();

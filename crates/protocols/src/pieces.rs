@@ -4,7 +4,10 @@
 //! as a row of blocks of which one is open at a time. [`Sequencer`] is the one place that decides when a block opens
 //! and closes (R19), for streams and for whole answers alike (R13).
 
-use dynamo_types::FinishReason;
+use crate::openai::Usage;
+use bytes::BytesMut;
+use dynamo_types::{Error, FinishReason};
+use serde::Serialize;
 
 /// A piece of an answer, as parsers tell it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +41,25 @@ impl Finish<'_> {
     pub(crate) fn is_cut(&self) -> bool {
         matches!(self.reason, FinishReason::Length | FinishReason::ContentFilter)
     }
+}
+
+/// Writes an answer as the stream of an API that shows it as a row of blocks.
+pub trait Stream {
+    /// The beginning, with what is known of the prompt. Further calls do nothing.
+    fn start(&mut self, out: &mut BytesMut, usage: Usage);
+    /// A piece of the answer. Starts it, without counts, if nobody did.
+    fn push(&mut self, out: &mut BytesMut, piece: Piece<'_>);
+    /// The end of the answer.
+    fn finish(&mut self, out: &mut BytesMut, finish: &Finish<'_>, usage: Usage);
+    /// A fault: what is open is closed, then one event whatever the text (R06, R07).
+    fn fail(&mut self, out: &mut BytesMut, error: &Error);
+}
+
+/// Folds pieces into the whole answer of such an API, with the same blocks that its [`Stream`] shows.
+pub trait Fold {
+    type Answer: Serialize;
+    fn push(&mut self, piece: Piece<'_>);
+    fn finish(self, finish: &Finish<'_>, usage: Usage) -> Self::Answer;
 }
 
 /// What a block is about.

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use dynamo_protocols::limits::{self, Effect, Limits, Routes};
+use dynamo_protocols::openai::nvext::{Annotations, ExtraFields};
 use dynamo_protocols::openai::{chat, completions, embeddings};
 use dynamo_protocols::{Options, Parsed, UnknownFields, anthropic, responses, tokenize};
 use dynamo_types::{Error, Guide};
@@ -137,18 +138,22 @@ fn r08_the_limit_on_stops_can_be_set() {
 #[test]
 fn r10_unknown_fields_follow_the_policy() {
     let body =
-        chat_with(json!({"max_retries": 3, "prompt_cache_key": "x", "nvext": {"later": 1}})).to_string();
+        chat_with(json!({"max_retries": 3, "prompt_cache_key": "x", "nvext": {"max_thinking_tokens": 1}}))
+            .to_string();
     let parse = |unknown_fields| {
         let options = Options { unknown_fields, ..Options::default() };
         chat::Request::parse(body.as_bytes(), &options)
     };
     assert_eq!(
         parse(UnknownFields::Warn).unwrap().dropped,
-        ["max_retries", "prompt_cache_key", "nvext.later"]
+        ["max_retries", "prompt_cache_key", "nvext.max_thinking_tokens"]
     );
     assert!(parse(UnknownFields::Ignore).unwrap().dropped.is_empty());
     let error = parse(UnknownFields::Reject).unwrap_err();
-    assert_eq!(error.message(), "Unsupported parameter(s): max_retries, prompt_cache_key, nvext.later");
+    assert_eq!(
+        error.message(),
+        "Unsupported parameter(s): max_retries, prompt_cache_key, nvext.max_thinking_tokens"
+    );
     assert_eq!(error.http_status(529), 400);
     assert_eq!(Options::default().unknown_fields, UnknownFields::Warn);
 }
@@ -161,6 +166,10 @@ fn absent_fields_have_their_documented_values() {
         let base = with(name, if takes_stream { json!({"stream": true}) } else { json!({}) });
         let expected = parse(name, &base).unwrap();
         for rule in limits::TABLE.iter().filter(|rule| rule.routes.covers(route) && rule.field != "stream") {
+            // A field inside a choice of shapes says nothing without the shape.
+            if rule.field.starts_with("tool_choice.") {
+                continue;
+            }
             let Ok(default) = serde_json::from_str::<Value>(rule.default) else { continue };
             let mut body = base.clone();
             merge(&mut body, nested(rule.field, default));
@@ -203,7 +212,8 @@ fn fields_end_up_where_they_belong() {
         "logit_bias": {"7": -100, "3": 1.5}, "max_tokens": 5, "max_completion_tokens": 6, "min_tokens": 2,
         "stop": ["x", 42], "stop_token_ids": [7], "logprobs": true, "top_logprobs": 3, "cache_salt": "root",
         "priority": 2, "nvext": {"cache_salt": "", "backend_instance_id": 18446744073709551615u64, "dp_rank": 1,
-        "agent_hints": {"priority": -3, "osl": 99}, "annotations": ["request_id"], "ignore_eos": true},
+        "agent_hints": {"priority": -3, "strict_priority": 4, "osl": 99}, "annotations": ["request_id"], "ignore_eos": true,
+        "extra_fields": ["timing"], "use_raw_prompt": true, "token_data": [5, 6], "prefill_worker_id": 3, "prefill_dp_rank": 2},
         "tools": [{"type": "function", "function": {"name": "f", "description": null, "parameters": {"default": null}}}],
         "chat_template_kwargs": {"enable_thinking": false, "nothing": null}, "reasoning_effort": "low"
     }));
@@ -218,7 +228,11 @@ fn fields_end_up_where_they_belong() {
     let routing = request.routing();
     assert_eq!(routing.worker.unwrap().0, u64::MAX);
     assert_eq!((routing.rank, routing.priority, routing.salt.as_deref()), (Some(1), -3, Some("root")));
-    assert_eq!((common.expected_output_tokens, common.annotations.len()), (Some(99), 1));
+    assert_eq!((common.expected_output_tokens, routing.strict_priority), (Some(99), 4));
+    assert_eq!(common.annotations, Annotations { request_id: true, ..Annotations::default() });
+    assert_eq!(common.extra_fields, ExtraFields { timing: true, ..ExtraFields::default() });
+    assert_eq!((common.raw_prompt, common.token_data.clone()), (true, Some(vec![5, 6])));
+    assert_eq!((common.prefill_worker.unwrap().0, common.prefill_rank), (3, Some(2)));
     let expected = json!([{"type": "function", "function": {"name": "f", "parameters": {"default": null}}}]);
     assert_eq!(json!(request.template_tools().unwrap()), expected);
     assert_eq!(
@@ -248,7 +262,7 @@ fn prompts_come_in_four_forms() {
         let request =
             completion_request(json!({"prompt": prompt, "n": 2, "echo": true, "logprobs": 0, "best_of": 2}));
         assert_eq!(request.prompt, expected);
-        assert_eq!(request.choices(), 2 * expected.len() as u32);
+        assert_eq!(request.candidates(), 2 * expected.len() as u32);
         assert!(request.echo);
         assert_eq!(request.common.logprobs, Some(0));
     }
@@ -281,7 +295,7 @@ fn messages_are_written_as_templates_expect() {
 }
 
 /// Objects whose fields are the client's own business: null inside means what the client wants it to mean.
-const FREE_FORM: [&str; 5] = ["parameters", "metadata", "arguments", "json_schema", "input_schema"];
+const FREE_FORM: [&str; 6] = ["parameters", "metadata", "arguments", "json_schema", "input_schema", "schema"];
 
 /// Adds nulls for absent fields to `value` and everything inside it, as far as `choose` says so.
 fn with_nulls(value: &mut Value, names: &[String], choose: &mut impl FnMut() -> bool) {
@@ -361,7 +375,134 @@ fn every_way_to_ask_for_a_form_becomes_a_guide() {
         (json!({"guided_choice": ["a", "b"]}), Some(Guide::Choice(vec!["a".into(), "b".into()]))),
     ];
     for (fields, guide) in asked {
-        assert_eq!(chat_request(fields.clone()).common.guide, guide, "{fields}");
-        assert_eq!(completion_request(fields.clone()).common.guide, guide, "{fields}");
+        for asked in
+            [chat_request(fields.clone()).common.guide, completion_request(fields.clone()).common.guide]
+        {
+            let frame = asked.map(Guide::into_frame);
+            // Errors of its grammar name the field that it came in.
+            assert!(frame.iter().all(|frame| fields.get(&*frame.field).is_some()), "{fields}: {frame:?}");
+            assert_eq!(frame.map(|frame| frame.answer), guide, "{fields}");
+        }
     }
+}
+
+/// Whatever way it comes, and whatever it is made of.
+#[test]
+fn the_text_of_a_schema_has_a_limit() {
+    let schema = json!({"type": "object", "description": "x".repeat(131_072)});
+    let text = schema.to_string();
+    let tools = |flat: bool, count: usize| -> Value {
+        let part = json!({"type": "object", "description": "x".repeat(131_072 / count)});
+        let function = json!({"name": "f", "parameters": part});
+        let tool = match flat {
+            true => json!({"type": "function", "name": "f", "parameters": part}),
+            false => json!({"type": "function", "function": function}),
+        };
+        vec![tool; count].into()
+    };
+    let format = json!({"type": "json_schema", "name": "n", "schema": schema});
+    let forced = |count| json!({"tools": tools(false, count), "tool_choice": "required"});
+    for (route, fields, param) in [
+        (
+            "chat",
+            json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}),
+            "response_format.json_schema.schema",
+        ),
+        ("completions", json!({"guided_json": schema}), "guided_json"),
+        ("completions", json!({"guided_json": text}), "guided_json"),
+        ("chat", json!({"structured_outputs": {"json": schema}}), "structured_outputs.json"),
+        ("chat", forced(1), "tools"),
+        ("chat", forced(8), "tools"),
+        ("responses", json!({"text": {"format": format}}), "text.format.schema"),
+        ("responses", json!({"tools": tools(true, 1), "tool_choice": "required"}), "tools"),
+        (
+            "messages",
+            json!({"output_config": {"format": {"type": "json_schema", "schema": schema}}}),
+            "output_config.format.schema",
+        ),
+    ] {
+        let error = parse(route, &with(route, fields)).unwrap_err();
+        assert_eq!(
+            (error.param(), error.code()),
+            (Some(param), Some("string_above_max_length")),
+            "{route} {error}"
+        );
+        assert!(error.message().contains("131072 bytes"), "{error}");
+    }
+    // Given to the template only.
+    parse("chat", &chat_with(json!({"tools": tools(false, 1)}))).unwrap();
+}
+
+#[test]
+fn nvext_is_strict_and_names_the_nearest_field() {
+    let cases = [
+        (json!({"backend_instance": 1}), "nvext.backend_instance", "did you mean `backend_instance_id`?"),
+        (json!({"use_raw_promt": true}), "nvext.use_raw_promt", "`use_raw_prompt`"),
+        (json!({"agent_hints": {"priorty": 1}}), "nvext.agent_hints.priorty", "`priority`"),
+        (
+            json!({"routing_constraints": {"required": ["a"]}}),
+            "nvext.routing_constraints.required",
+            "`required_taints`",
+        ),
+        (json!({"router": {"ttft": 1}}), "nvext.router.ttft", "`ttft_target`"),
+    ];
+    for route in ["chat", "completions", "messages", "responses"] {
+        for (nvext, param, says) in &cases {
+            for policy in [UnknownFields::Ignore, UnknownFields::Warn, UnknownFields::Reject] {
+                let options = Options { unknown_fields: policy, ..Options::default() };
+                let body = with(route, json!({"nvext": nvext})).to_string();
+                let error = parse_bytes(route, body.as_bytes(), &options).unwrap_err();
+                assert_eq!((error.http_status(529), error.param()), (400, Some(*param)), "{error}");
+                assert!(error.message().contains(says), "{error}");
+            }
+        }
+        // A name as long as a body is refused without being compared.
+        let body = with(route, json!({"nvext": {"x".repeat(100_000): 1}}));
+        assert!(parse(route, &body).unwrap_err().message().len() < 200);
+    }
+}
+
+#[test]
+fn what_nvext_cannot_do_is_named() {
+    let dropped = |route, nvext: Value| parse(route, &with(route, json!({"nvext": nvext}))).unwrap().1;
+    let asked = json!({"extra_fields": ["worker_id", "engine_data"], "annotations": ["other", "request_id"],
+        "agent_hints": {"speculative_prefill": true}, "router": {"itl_target": 5}});
+    let named = [
+        "nvext.extra_fields[1]",
+        "nvext.annotations[0]",
+        "nvext.agent_hints.speculative_prefill",
+        "nvext.router.itl_target",
+    ];
+    let mut found = dropped("chat", asked.clone());
+    found.sort();
+    let mut expected = named.map(str::to_owned);
+    expected.sort();
+    assert_eq!(found, expected);
+    // These have no place for either.
+    for route in ["messages", "responses"] {
+        let found = dropped(route, asked.clone());
+        assert!(
+            found.contains(&"nvext.extra_fields".to_owned())
+                && found.contains(&"nvext.annotations".to_owned())
+        );
+    }
+    assert!(
+        dropped("chat", json!({"agent_hints": {"speculative_prefill": false}, "extra_fields": []}))
+            .is_empty()
+    );
+}
+
+#[test]
+fn candidates_are_counted() {
+    let request = completion_request(json!({"prompt": ["a", "b"], "n": 2, "best_of": 5}));
+    assert_eq!((request.common.n, request.candidates(), request.best_of), (2, 10, 5));
+    let request = completion_request(json!({"n": 3}));
+    assert_eq!((request.common.n, request.candidates(), request.best_of), (3, 3, 3));
+    // As many as choices is no choice between candidates, so it can be streamed.
+    assert!(completion_request(json!({"n": 2, "best_of": 2, "stream": true})).common.stream);
+    let tokens = completion_request(json!({"return_tokens_as_token_ids": true}));
+    assert!(
+        tokens.common.tokens_as_ids
+            && chat_request(json!({"return_tokens_as_token_ids": true})).common.tokens_as_ids
+    );
 }

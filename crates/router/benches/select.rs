@@ -32,6 +32,8 @@ fn record(worker: u64) -> ModelRecord {
         guided: false,
         tool_parser: None,
         reasoning_parser: None,
+        tasks: vec![dynamo_types::Task::Generate],
+        embedding_size: None,
         created_s: 0,
     };
     let instance = Instance {

@@ -1,5 +1,6 @@
 //! How the router decides. Names and defaults of the cost terms: behaviour.md 2.2.
 
+use crate::thresholds::Thresholds;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -82,6 +83,10 @@ pub struct Config {
     pub breaker_failures: u32,
     /// For how long, in milliseconds.
     pub breaker_open_ms: u64,
+    /// Limits that hold for every model until it is given others: see [`Thresholds`].
+    pub active_decode_blocks_threshold: Option<f64>,
+    pub active_prefill_tokens_threshold: Option<u64>,
+    pub active_prefill_tokens_threshold_frac: Option<f64>,
 }
 
 impl Default for Config {
@@ -101,6 +106,9 @@ impl Default for Config {
             breaker_failures: 5,
             // Long enough for a crashed worker to be withdrawn by discovery, short enough to notice a recovery.
             breaker_open_ms: 10_000,
+            active_decode_blocks_threshold: None,
+            active_prefill_tokens_threshold: None,
+            active_prefill_tokens_threshold_frac: None,
         }
     }
 }
@@ -120,7 +128,16 @@ impl Config {
         ];
         match fields.into_iter().find(|(_, value)| !(value.is_finite() && *value >= 0.0)) {
             Some((name, value)) => Err(format!("router {name} must be a finite number >= 0, found {value}")),
-            None => Ok(()),
+            None => self.thresholds().validate().map_err(|reason| format!("router {reason}")),
+        }
+    }
+
+    /// The limits that models start with.
+    pub fn thresholds(&self) -> Thresholds {
+        Thresholds {
+            active_decode_blocks_threshold: self.active_decode_blocks_threshold,
+            active_prefill_tokens_threshold: self.active_prefill_tokens_threshold,
+            active_prefill_tokens_threshold_frac: self.active_prefill_tokens_threshold_frac,
         }
     }
 }

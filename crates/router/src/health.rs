@@ -1,6 +1,6 @@
 //! Local suspension of a worker after failures (R30, R31): a pure state machine over the caller's clock.
 
-use dynamo_types::Error;
+use dynamo_types::{Error, Side};
 
 /// What the router remembers of a worker's faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,13 +20,14 @@ impl Health {
     }
 
     /// How a dispatch ended; None is success, which closes the breaker. The count stays up while it is open, so after
-    /// the pause one more fault opens it again. Client mistakes and goodbyes change nothing.
+    /// the pause one more fault opens it again. A connection that broke or fell silent opens it at once: everybody who asks
+    /// next would wait for nothing. Client mistakes and goodbyes change nothing.
     pub(crate) fn observe(&mut self, error: Option<&Error>, now_ms: u64, failures: u32, open_ms: u64) {
         match error {
             None => *self = Self::default(),
             Some(error) if error.counts_against_worker() => {
                 self.faults = self.faults.saturating_add(1);
-                if self.faults >= failures.max(1) {
+                if self.faults >= failures.max(1) || error.side() == Side::Network {
                     self.suspend(now_ms.saturating_add(open_ms));
                 }
             }
@@ -38,6 +39,17 @@ impl Health {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn r30_nobody_is_sent_where_the_connection_just_broke() {
+        for fault in [Error::disconnected("x"), Error::timeout("x")] {
+            let mut health = Health::default();
+            health.observe(Some(&fault), 10, 5, 100);
+            assert!(health.is_suspended(109) && !health.is_suspended(110), "{fault:?}");
+            health.observe(None, 20, 5, 100);
+            assert!(!health.is_suspended(21), "an answer says that it is back");
+        }
+    }
 
     #[test]
     fn r31_breaker_opens_after_faults_in_a_row_and_probes_after_the_pause() {

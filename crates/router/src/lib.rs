@@ -11,6 +11,7 @@ mod health;
 mod query;
 mod router;
 mod state;
+mod thresholds;
 
 pub use booking::Booking;
 pub use config::{Config, Mode};
@@ -19,3 +20,4 @@ pub use cost::{CostInputs, cost, uncached_tokens};
 pub use dynamo_kv_index::{Applied, Gap, Overlap};
 pub use query::{BookedLoad, IndexSize, PotentialLoad, Query, Selection, Terms};
 pub use router::Router;
+pub use thresholds::Thresholds;

@@ -16,8 +16,12 @@ pub struct Query<'a> {
     pub expected_output_tokens: Option<u32>,
     /// Worker, and rank if it matters, that the client insists on.
     pub pinned: Option<(InstanceId, Option<u32>)>,
+    /// The rank it has to be where no worker is pinned.
+    pub rank: Option<u32>,
     /// Workers that failed this request already.
     pub excluded: &'a [InstanceId],
+    /// Goes on with an answer that another worker began: where all are busy it is let in all the same.
+    pub begun: bool,
     /// Length of the prefix, in blocks, found in a cache that all workers share.
     pub shared_blocks: u32,
     /// The caller's monotonic clock, in milliseconds; suspensions are measured against it.

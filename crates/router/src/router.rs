@@ -8,6 +8,7 @@ use crate::config::{Config, Mode};
 use crate::contract::check_contract;
 use crate::query::{BookedLoad, IndexSize, PotentialLoad, Query, Selection};
 use crate::state::State;
+use crate::thresholds::Thresholds;
 use dynamo_kv_index::{Applied, Index, Lengths};
 use dynamo_types::hash::{self, Scope};
 use dynamo_types::{Error, InstanceId, KvEventBatch, Load, ModelRecord, Result, WorkerRank};
@@ -100,12 +101,13 @@ impl Shared {
 impl Router {
     /// `seed` decides all ties and draws: the same calls with the same seed choose the same workers.
     pub fn new(config: Config, seed: u64) -> Self {
+        let state = State::new(seed, config.thresholds());
         Self {
             shared: Arc::new(Shared {
                 config,
                 block_size: AtomicU32::new(0),
                 index: RwLock::new(Index::new()),
-                state: Mutex::new(State::new(seed)),
+                state: Mutex::new(state),
                 spare: Mutex::new(Vec::new()),
             }),
         }
@@ -226,10 +228,21 @@ impl Router {
         }
     }
 
+    /// The limits above which ranks are passed over.
+    pub fn thresholds(&self) -> Thresholds {
+        self.shared.state().thresholds
+    }
+
+    /// Puts others in their place, from the next selection on.
+    pub fn set_thresholds(&self, thresholds: Thresholds) {
+        self.shared.state().thresholds = thresholds;
+    }
+
     /// Chooses a rank and books the request there.
     ///
     /// # Errors
-    /// Unavailable if nobody takes new requests; invalid if the pinned worker or rank does not exist.
+    /// Unavailable if nobody takes new requests; overloaded if all who would are busy by [`Router::thresholds`]; invalid
+    /// if the pinned worker or rank does not exist.
     pub fn select(&self, query: &Query<'_>) -> Result<Selection> {
         let shared = &self.shared;
         let chosen = shared.with_cached(query, |sequences, cached| {

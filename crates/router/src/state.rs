@@ -5,9 +5,15 @@ use crate::config::{Config, Mode};
 use crate::cost::{CostInputs, cost, uncached_tokens};
 use crate::health::Health;
 use crate::query::{BookedLoad, PotentialLoad, Query, Terms};
+use crate::thresholds::{Pressure, Thresholds};
 use dynamo_kv_index::{ActiveBlocks, Lengths, Slot, Ticket};
 use dynamo_types::{Error, InstanceId, Load, ModelCard, Result, WorkerRank};
 use std::sync::Arc;
+
+/// As users of the reference system know it (behaviour.md 10.2).
+const OVERLOADED: &str = "Service temporarily overloaded";
+/// By then a prefill or a short answer is over.
+const OVERLOADED_RETRY_AFTER_S: u32 = 1;
 
 /// A rank that can be chosen.
 #[derive(Debug)]
@@ -65,6 +71,7 @@ pub(crate) struct State {
     /// Of the first worker; the others agree on its contract.
     pub(crate) card: Option<Arc<ModelCard>>,
     pub(crate) active: ActiveBlocks,
+    pub(crate) thresholds: Thresholds,
     incarnations: u64,
     draws: Draws,
     /// Last choice of [`Mode::RoundRobin`].
@@ -75,11 +82,12 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64, thresholds: Thresholds) -> Self {
         Self {
             candidates: Vec::new(),
             card: None,
             active: ActiveBlocks::new(),
+            thresholds,
             incarnations: 0,
             draws: Draws::new(seed),
             cursor: None,
@@ -272,6 +280,7 @@ impl State {
                 && query.pinned.is_none_or(|(worker, rank)| {
                     target.worker == worker && rank.is_none_or(|rank| target.rank == rank)
                 })
+                && query.rank.is_none_or(|rank| target.rank == rank)
                 && !query.excluded.contains(&target.worker)
         };
         let fitting = (0..).zip(&self.candidates).filter(|(_, candidate)| fits(candidate));
@@ -292,11 +301,60 @@ impl State {
             };
             return Err(Error::unavailable(what).with_retry_after_s(1));
         }
+        self.pass_over_busy(query, eligible)
+    }
+
+    /// Ranks above a limit are passed over, whatever the mode. Who insists on a rank gets it as long as another of its
+    /// worker's is not busy: limits are the worker's.
+    fn pass_over_busy(&self, query: &Query<'_>, eligible: &mut Vec<u32>) -> Result<()> {
+        if self.thresholds.is_empty() {
+            return Ok(());
+        }
+        let card = self.card.as_deref();
+        let is_busy = |candidate: &Candidate| self.thresholds.exceeded_by(&self.pressure(candidate, card));
+        let passes = |at: &u32| {
+            let candidate = &self.candidates[*at as usize];
+            let worker = candidate.target.worker;
+            match query.pinned {
+                Some((_, Some(_))) => {
+                    self.candidates.iter().any(|other| other.target.worker == worker && !is_busy(other))
+                }
+                Some((_, None)) | None => !is_busy(candidate),
+            }
+        };
+        // Whoever has read half of an answer is not the one to be turned away.
+        if query.begun && !eligible.iter().any(passes) {
+            return Ok(());
+        }
+        eligible.retain(passes);
+        if eligible.is_empty() {
+            return Err(Error::overloaded(OVERLOADED).with_retry_after_s(OVERLOADED_RETRY_AFTER_S));
+        }
         Ok(())
+    }
+
+    fn pressure(&self, candidate: &Candidate, card: Option<&ModelCard>) -> Pressure {
+        let booked = self.load(candidate);
+        let reported = candidate.reported.unwrap_or_default();
+        let total_blocks = Some(reported.total_blocks).filter(|blocks| *blocks > 0);
+        Pressure {
+            decode_blocks: (booked.decode_blocks as f64 + booked.output_blocks)
+                .max(f64::from(reported.active_blocks)),
+            prefill_tokens: booked.prefill_tokens.max(u64::from(reported.prefill_tokens)),
+            total_blocks: total_blocks.or(card.map(|card| card.total_kv_blocks)).unwrap_or(0),
+            max_num_batched_tokens: card.map_or(0, |card| card.max_num_batched_tokens),
+        }
     }
 
     fn check_pin(&self, query: &Query<'_>) -> Result<()> {
         const PARAM: &str = "nvext.backend_instance_id";
+        if let Some(rank) = query.rank
+            && !self.candidates.iter().any(|candidate| candidate.target.rank == rank)
+        {
+            let last = self.candidates.iter().map(|candidate| candidate.target.rank).max().unwrap_or(0);
+            return Err(Error::invalid(format!("the ranks of this model are 0 to {last}, found {rank}"))
+                .with_param("nvext.dp_rank"));
+        }
         let Some((worker, rank)) = query.pinned else { return Ok(()) };
         let ranks = self.candidates.iter().filter(|candidate| candidate.target.worker == worker).count();
         if ranks == 0 {
@@ -305,7 +363,7 @@ impl State {
         match rank {
             Some(rank) if self.find(WorkerRank::new(worker, rank)).is_err() => {
                 Err(Error::invalid(format!("worker {worker} has ranks 0 to {}, found {rank}", ranks - 1))
-                    .with_param(PARAM))
+                    .with_param("nvext.dp_rank"))
             }
             _ => Ok(()),
         }

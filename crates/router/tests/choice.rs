@@ -198,10 +198,24 @@ fn pins_are_followed_or_refused_by_name() {
         assert_eq!(pin(3, Some(2)).unwrap(), WorkerRank::new(InstanceId(3), 2));
         let ranks: std::collections::BTreeSet<u32> = (0..50).map(|_| pin(3, None).unwrap().rank).collect();
         assert_eq!(ranks.len(), 4, "{mode}");
-        for (worker, rank) in [(9, None), (3, Some(4)), (1, Some(1))] {
+        for (worker, rank, param) in
+            [(9, None, "backend_instance_id"), (3, Some(4), "dp_rank"), (1, Some(1), "dp_rank")]
+        {
             let error = pin(worker, rank).unwrap_err();
-            assert_eq!((error.class(), error.param()), (Class::Invalid, Some("nvext.backend_instance_id")));
+            assert_eq!(
+                (error.class(), error.param()),
+                (Class::Invalid, Some(format!("nvext.{param}").as_str()))
+            );
         }
+        // A rank without a worker is a rank of whichever is chosen.
+        let of_any = |rank| {
+            let query = Query { rank: Some(rank), ..Query::default() };
+            router.select(&query).map(|selection| selection.target)
+        };
+        assert_eq!(of_any(2).unwrap(), WorkerRank::new(InstanceId(3), 2));
+        assert!((0..20).all(|_| of_any(0).unwrap().rank == 0));
+        let error = of_any(4).unwrap_err();
+        assert_eq!((error.class(), error.param()), (Class::Invalid, Some("nvext.dp_rank")));
     }
     let empty = dynamo_router::Router::new(Config::default(), 1);
     assert_eq!(empty.select(&Query::default()).unwrap_err().class(), Class::Unavailable);

@@ -3,7 +3,7 @@
 use super::{SIGNATURE, Usage, stop_reason, stop_sequence};
 use crate::escape::{self, escape};
 use crate::openai;
-use crate::pieces::{Block, Blocks, Finish, Kind, Piece, Sequencer};
+use crate::pieces::{Block, Blocks, Finish, Kind, Piece, Sequencer, Stream};
 use bytes::{BufMut, BytesMut};
 use dynamo_types::Error;
 
@@ -29,9 +29,10 @@ impl EventWriter {
     pub fn new(id: &str, model: &str) -> Self {
         Self { id: id.to_owned(), model: model.to_owned(), blocks: Sequencer::default(), state: State::New }
     }
+}
 
-    /// The beginning, with what is known of the prompt. Further calls do nothing.
-    pub fn start(&mut self, out: &mut BytesMut, usage: openai::Usage) {
+impl Stream for EventWriter {
+    fn start(&mut self, out: &mut BytesMut, usage: openai::Usage) {
         if self.state != State::New {
             return;
         }
@@ -45,23 +46,14 @@ impl EventWriter {
         out.put_slice(b"}}\n\n");
     }
 
-    /// A piece of the answer. Starts the message, without counts, if nobody did.
-    pub fn push(&mut self, out: &mut BytesMut, piece: Piece<'_>) {
+    fn push(&mut self, out: &mut BytesMut, piece: Piece<'_>) {
         self.start(out, openai::Usage::default());
         if self.state == State::Begun {
             self.blocks.push(piece, &mut Frames(out));
         }
     }
 
-    /// Keeps a quiet connection alive.
-    pub fn ping(&self, out: &mut BytesMut) {
-        if self.state != State::Over {
-            out.put_slice(b"event: ping\ndata: {\"type\":\"ping\"}\n\n");
-        }
-    }
-
-    /// The end of the answer.
-    pub fn finish(&mut self, out: &mut BytesMut, finish: &Finish<'_>, usage: openai::Usage) {
+    fn finish(&mut self, out: &mut BytesMut, finish: &Finish<'_>, usage: openai::Usage) {
         self.start(out, usage);
         if self.state == State::Over {
             return;
@@ -82,8 +74,7 @@ impl EventWriter {
         out.put_slice(b"}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
     }
 
-    /// A fault in mid-stream: what is open is closed, then one event whatever the text (R06, R07).
-    pub fn fail(&mut self, out: &mut BytesMut, error: &Error) {
+    fn fail(&mut self, out: &mut BytesMut, error: &Error) {
         if self.state == State::Over {
             return;
         }

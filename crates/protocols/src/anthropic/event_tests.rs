@@ -1,5 +1,6 @@
 use super::*;
 use crate::anthropic::{Body, error_body};
+use crate::pieces::Fold;
 use crate::pieces::tests::{Owned, any_pieces};
 use crate::sse;
 use dynamo_types::FinishReason;
@@ -71,7 +72,6 @@ fn fold(events: &[Value]) -> Value {
                 message["usage"] = event["usage"].clone();
             }
             "message_stop" => is_ended = true,
-            "ping" => {}
             other => panic!("{other}"),
         }
     }
@@ -85,7 +85,6 @@ fn stream(pieces: &[Owned], finish: &Finish<'_>, usage: openai::Usage) -> Vec<Va
     writer.start(&mut out, openai::Usage::new(7, 0, 4));
     for piece in pieces {
         writer.push(&mut out, piece.piece());
-        writer.ping(&mut out);
     }
     writer.finish(&mut out, finish, usage);
     // What comes after the end is not written.
@@ -93,17 +92,16 @@ fn stream(pieces: &[Owned], finish: &Finish<'_>, usage: openai::Usage) -> Vec<Va
     writer.push(&mut out, Piece::Text("late"));
     writer.finish(&mut out, finish, usage);
     writer.fail(&mut out, &Error::engine("late"));
-    writer.ping(&mut out);
     assert_eq!(out.len(), len);
     events(&out)
 }
 
 fn unary(pieces: &[Owned], finish: &Finish<'_>, usage: openai::Usage) -> Value {
-    let mut body = Body::default();
+    let mut body = Body::new("msg_1", "tiny \"m\"");
     for piece in pieces {
         body.push(piece.piece());
     }
-    serde_json::to_value(body.finish("msg_1", "tiny \"m\"", finish, usage)).unwrap()
+    serde_json::to_value(body.finish(finish, usage)).unwrap()
 }
 
 fn any_finish() -> impl Strategy<Value = (FinishReason, Option<String>)> {

@@ -6,8 +6,10 @@ use crate::json::{self, Reader, echo};
 use crate::limits::{self, Routes};
 use crate::openai::chat;
 use crate::openai::common::{self, missing};
+use crate::openai::forced;
 use crate::openai::message::Role;
-use crate::openai::tools::ToolChoice;
+use crate::openai::response_format::flat_format;
+use crate::openai::tools::{Choice, choose};
 use crate::options::{Options, Parsed};
 use dynamo_types::Error;
 use serde_json::{Map, Value};
@@ -39,9 +41,9 @@ struct Draft {
     system: Vec<String>,
     conversation: Option<Conversation>,
     tools: Vec<Value>,
-    tool_choice: ToolChoice,
-    thinking: Option<Thinking>,
-    effort: Option<String>,
+    tool_choice: Choice,
+    parallel_tool_calls: bool,
+    mind: chat::Mind,
     kwargs: Map<String, Value>,
 }
 
@@ -67,9 +69,9 @@ impl Request {
             system: Vec::new(),
             conversation: None,
             tools: Vec::new(),
-            tool_choice: ToolChoice::Auto,
-            thinking: None,
-            effort: None,
+            tool_choice: Choice::default(),
+            parallel_tool_calls: true,
+            mind: chat::Mind::default(),
             kwargs: Map::new(),
         };
         let dropped = json::document(body, |reader, key| draft.field(reader, key, options))?;
@@ -95,9 +97,10 @@ impl Draft {
             "temperature" => self.common.temperature = Some(reader.number(&limits::ANTHROPIC_TEMPERATURE)?),
             "stop_sequences" => self.common.read_stop(reader, &options.limits)?,
             "tools" => self.tools = tools::read_tools(reader)?,
-            "tool_choice" => self.tool_choice = tools::read_choice(reader)?,
-            "thinking" => self.thinking = Some(Thinking::read(reader)?),
+            "tool_choice" => (self.tool_choice, self.parallel_tool_calls) = tools::read_choice(reader)?,
+            "thinking" => self.mind.thinking = Some(Thinking::read(reader)?),
             "output_config" => self.output_config(reader)?,
+            "output_format" => self.output_format(reader, "output_format")?,
             "metadata" => reader.object("an object", |reader, key| {
                 match key {
                     "user_id" => self.common.user = Some(reader.text(&limits::USER_ID)?),
@@ -115,15 +118,21 @@ impl Draft {
     fn output_config(&mut self, reader: &mut Reader<'_>) -> Result<(), Error> {
         reader.object("an object", |reader, key| {
             match key {
-                "effort" => self.effort = Some(chat::reasoning_effort(reader)?),
-                "format" => {
-                    reader.raw()?;
-                    return Err(common::unsupported("output_config.format", "is not implemented"));
+                "effort" => {
+                    self.mind.effort = Some(("output_config.effort", chat::reasoning_effort(reader)?));
                 }
+                "format" => self.output_format(reader, "output_config.format")?,
                 _ => reader.unknown()?,
             }
             Ok(())
         })
+    }
+
+    /// The form of the answer's text.
+    fn output_format(&mut self, reader: &mut Reader<'_>, field: &'static str) -> Result<(), Error> {
+        let (guide, _) = flat_format(reader)?;
+        self.common.guides.set(field, guide);
+        Ok(())
     }
 
     fn finish(mut self) -> Result<Request, Error> {
@@ -131,37 +140,28 @@ impl Draft {
         if self.route == Routes::MESSAGES && self.common.max_tokens.is_none() {
             return Err(missing("max_tokens"));
         }
-        crate::openai::tools::check(&self.tools, &self.tool_choice)?;
+        let tool_choice = choose(&mut self.tools, self.tool_choice)?;
         let mut conversation = Conversation::default();
         if !self.system.is_empty() {
             conversation.say(Role::System, self.system);
         }
         conversation.messages.extend(spoken.messages);
         let continues = conversation.is_prefilled();
-        if let Some(effort) = self.effort {
-            self.kwargs.entry("reasoning_effort").or_insert_with(|| effort.into());
-        }
-        // The names under which the templates of the hub know it.
-        let thinks = match self.thinking {
-            Some(Thinking::Enabled { .. }) => Some(true),
-            Some(Thinking::Disabled) => Some(false),
-            Some(Thinking::Adaptive) | None => None,
-        };
-        if let Some(thinks) = thinks {
-            for name in ["enable_thinking", "thinking"] {
-                self.kwargs.entry(name).or_insert_with(|| thinks.into());
-            }
-        }
+        let thinking = self.mind.thinking;
+        let hints = self.mind.tell(&mut self.kwargs);
         let chat = chat::Request {
             common: self.common.finish(None)?,
             messages: conversation.messages,
+            forced: forced::guide(&self.tools, &tool_choice, self.parallel_tool_calls)?,
             tools: self.tools,
-            tool_choice: self.tool_choice,
+            tool_choice,
+            parallel_tool_calls: self.parallel_tool_calls,
             add_generation_prompt: !continues,
             continue_final_message: continues,
             chat_template_kwargs: self.kwargs,
+            hints,
         };
-        Ok(Request { chat, thinking: self.thinking })
+        Ok(Request { chat, thinking })
     }
 }
 
@@ -171,7 +171,7 @@ fn cache_control(reader: &mut Reader<'_>) -> Result<(), Error> {
 }
 
 impl Thinking {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, Error> {
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Error> {
         let mut kind = None;
         let mut budget_tokens = None;
         reader.object("an object", |reader, key| {

@@ -3,7 +3,7 @@
 use super::{SIGNATURE, stop_reason, stop_sequence};
 use crate::json;
 use crate::openai;
-use crate::pieces::{self, Blocks, Finish, Kind, Piece, Sequencer};
+use crate::pieces::{self, Blocks, Finish, Fold, Kind, Piece, Sequencer};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -58,8 +58,10 @@ pub struct Message {
 }
 
 /// Folds pieces into a [`Message`], with the same blocks that [`super::EventWriter`] shows for them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Body {
+    id: String,
+    model: String,
     blocks: Sequencer,
     content: Content,
 }
@@ -72,17 +74,27 @@ struct Content {
 }
 
 impl Body {
-    pub fn push(&mut self, piece: Piece<'_>) {
+    /// `id` with its prefix `msg_`.
+    pub fn new(id: &str, model: &str) -> Self {
+        let (id, model) = (id.to_owned(), model.to_owned());
+        Self { id, model, blocks: Sequencer::default(), content: Content::default() }
+    }
+}
+
+impl Fold for Body {
+    type Answer = Message;
+
+    fn push(&mut self, piece: Piece<'_>) {
         self.blocks.push(piece, &mut self.content);
     }
 
-    pub fn finish(mut self, id: &str, model: &str, finish: &Finish<'_>, usage: openai::Usage) -> Message {
+    fn finish(mut self, finish: &Finish<'_>, usage: openai::Usage) -> Message {
         self.blocks.end(finish.is_cut(), &mut self.content);
         Message {
-            id: id.to_owned(),
+            id: self.id,
             r#type: "message",
             role: "assistant",
-            model: model.to_owned(),
+            model: self.model,
             content: self.content.blocks,
             stop_reason: Some(stop_reason(finish)),
             stop_sequence: stop_sequence(finish).map(str::to_owned),

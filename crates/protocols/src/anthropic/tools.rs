@@ -3,7 +3,7 @@
 use crate::json::{Kind, Reader, echo};
 use crate::limits;
 use crate::openai::common::conflict;
-use crate::openai::tools::ToolChoice;
+use crate::openai::tools::{Choice, ToolChoice};
 use dynamo_types::Error;
 use serde_json::{Map, Value, json};
 
@@ -48,33 +48,29 @@ pub(super) fn read_tools(reader: &mut Reader<'_>) -> Result<Vec<Value>> {
     Ok(tools)
 }
 
-/// Reads `tool_choice`.
-pub(super) fn read_choice(reader: &mut Reader<'_>) -> Result<ToolChoice> {
-    let mut kind = None;
-    let mut name = None;
+/// Reads `tool_choice`, and whether there may be several calls.
+pub(super) fn read_choice(reader: &mut Reader<'_>) -> Result<(Choice, bool)> {
+    let (mut kind, mut name, mut is_single) = (None, None, false);
     reader.object("an object", |reader, key| {
         match key {
             "type" => kind = Some(reader.string()?.into_owned()),
             "name" => name = Some(reader.string()?.into_owned()),
-            "disable_parallel_tool_use" => {
-                if reader.boolean()? {
-                    reader.ineffective();
-                }
-            }
+            "disable_parallel_tool_use" => is_single = reader.boolean()?,
             _ => reader.unknown()?,
         }
         Ok(())
     })?;
-    match (kind.as_deref(), name) {
-        (Some("auto"), _) => Ok(ToolChoice::Auto),
-        (Some("none"), _) => Ok(ToolChoice::None),
-        (Some("any"), _) => Ok(ToolChoice::Required),
-        (Some("tool"), Some(name)) => Ok(ToolChoice::Named(name)),
-        (Some("tool"), None) => Err(crate::openai::common::missing("tool_choice.name")),
-        (Some(other), _) => Err(conflict(
-            "tool_choice.type",
-            format_args!("must be `auto`, `any`, `tool` or `none`, got `{}`", echo(other)),
-        )),
-        (None, _) => Err(crate::openai::common::missing("tool_choice.type")),
-    }
+    let choice = match (kind.as_deref(), name) {
+        (Some("auto"), _) => ToolChoice::Auto,
+        (Some("none"), _) => ToolChoice::None,
+        (Some("any"), _) => ToolChoice::Required,
+        (Some("tool"), Some(name)) => ToolChoice::Named(name),
+        (Some("tool"), None) => return Err(crate::openai::common::missing("tool_choice.name")),
+        (Some(other), _) => {
+            let problem = format_args!("must be `auto`, `any`, `tool` or `none`, got `{}`", echo(other));
+            return Err(conflict("tool_choice.type", problem));
+        }
+        (None, _) => return Err(crate::openai::common::missing("tool_choice.type")),
+    };
+    Ok((choice.into(), !is_single))
 }

@@ -27,6 +27,8 @@ const MAX_DEPTH: usize = 96;
 const MAX_DROPPED: usize = 32;
 /// Bytes of client text repeated in a message.
 const MAX_ECHO: usize = 64;
+/// Bytes of the path to a field in a message: deeper ones are only as long as they are to be long.
+pub(crate) const MAX_PATH: usize = 256;
 
 enum Segment<'a> {
     Key(Cow<'a, str>),
@@ -65,12 +67,14 @@ impl Display for Kind {
     }
 }
 
-/// At most [`MAX_ECHO`] bytes of what a client sent, without control characters.
-pub(crate) fn echo(text: &str) -> String {
-    let mut end = text.len().min(MAX_ECHO);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
+/// At most 64 bytes of what a client sent, without control characters, for messages and logs.
+pub fn echo(text: &str) -> String {
+    shorten(text, MAX_ECHO)
+}
+
+/// The same with another length.
+pub(crate) fn shorten(text: &str, max: usize) -> String {
+    let end = text.floor_char_boundary(max);
     let mut shown: String = text[..end].chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     if end < text.len() {
         shown.push_str("...");
@@ -114,7 +118,7 @@ impl<'a> Reader<'a> {
                 Segment::Index(index) => _ = write!(path, "[{index}]"),
             }
         }
-        path
+        if path.len() > MAX_PATH { shorten(&path, MAX_PATH) } else { path }
     }
 
     fn fault(&self, message: impl FnOnce(&str) -> String) -> Error {

@@ -1,10 +1,14 @@
 //! Fields of Anthropic's messages and of counting their tokens.
 
-use super::openai::{ANY, ARRAY, INTEGER, MAX_STOP, MAX_U32, NUMBER, OBJECT, STRING, STRINGS};
+use super::openai::{
+    ANY, ARRAY, BOOLEAN, EFFORT, INTEGER, MAX_STOP, MAX_U32, NUMBER, OBJECT, STRING, STRINGS,
+};
 use super::{Measure, Routes, Rule, rule};
 
 const MESSAGES: Routes = Routes::MESSAGES;
 const BOTH: Routes = MESSAGES.and(Routes::COUNT_TOKENS);
+/// Chat takes it in the same form.
+const THINKERS: Routes = BOTH.and(Routes::CHAT);
 
 pub const ANTHROPIC_MESSAGES: Rule = rule(
     "messages",
@@ -32,10 +36,13 @@ pub const ANTHROPIC_TOOLS: Rule = rule(
 .measured(Measure::Entries)
 .range(0.0, super::openai::MAX_TOOLS);
 pub const THINKING_BUDGET: Rule =
-    rule("thinking.budget_tokens", BOTH, INTEGER, "not enforced; named as dropped").range(1.0, MAX_U32);
+    rule("thinking.budget_tokens", THINKERS, INTEGER, "not enforced; named as dropped").range(1.0, MAX_U32);
 pub const USER_ID: Rule = rule("metadata.user_id", MESSAGES, STRING, "the caller's own name for its user")
     .measured(Measure::Bytes)
     .range(0.0, 512.0);
+
+const FORMAT: &str =
+    "`json_schema`: the text of the answer is JSON that `schema` accepts; 501 for models whose engine cannot";
 
 pub(super) const ROWS: &[Rule] = &[
     ANTHROPIC_MESSAGES,
@@ -53,12 +60,19 @@ pub(super) const ROWS: &[Rule] = &[
         "tool_choice",
         BOTH,
         r#"{"type":"object","properties":{"type":{"type":"string","enum":["auto","any","tool","none"]}}}"#,
-        "`none` hides the tools from the template; `any` and `tool` are not implemented (501)",
+        "`none` hides the tools from the template; `any` and `tool` hold the answer to calls (501 for models whose engine cannot)",
     ),
-    rule("thinking", BOTH, OBJECT, "sets `enable_thinking` and `thinking` for the chat template"),
+    rule("tool_choice.disable_parallel_tool_use", BOTH, BOOLEAN, "at most one call an answer").or("false"),
+    rule(
+        "thinking",
+        THINKERS,
+        OBJECT,
+        "sets `enable_thinking` and `thinking` for the chat template; named as dropped if it is to think and the template knows \
+         neither",
+    ),
     rule(
         "thinking.type",
-        BOTH,
+        THINKERS,
         r#"{"type":"string","enum":["enabled","adaptive","between_tools","disabled"]}"#,
         "should the model think first?",
     ),
@@ -68,8 +82,10 @@ pub(super) const ROWS: &[Rule] = &[
         "output_config.effort",
         BOTH,
         r#"{"type":"string","enum":["none","minimal","low","medium","high","xhigh","max"]}"#,
-        "given to the chat template as `reasoning_effort`",
+        EFFORT,
     ),
+    rule("output_config.format", BOTH, OBJECT, FORMAT),
+    rule("output_format", BOTH, OBJECT, "older name of `output_config.format`; not together with it"),
     rule("metadata", MESSAGES, OBJECT, "about the request"),
     USER_ID,
     rule("cache_control", BOTH, OBJECT, "every prefix is cached anyway"),
@@ -80,5 +96,4 @@ pub(super) const ROWS: &[Rule] = &[
     rule("diagnostics", MESSAGES, OBJECT, "earlier answers are not stored").unused(&["{}"]),
     rule("container", MESSAGES, ANY, "not implemented").refused(),
     rule("mcp_servers", BOTH, ARRAY, "not implemented").refused(),
-    rule("output_format", BOTH, OBJECT, "not implemented").refused(),
 ];

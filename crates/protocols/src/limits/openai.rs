@@ -12,7 +12,7 @@ pub(super) const MAX_PROMPTS: u32 = 1024;
 const MAX_BIASES: f64 = 1024.0;
 /// Compared with every sampled token.
 const MAX_STOP_IDS: f64 = 256.0;
-/// Of a grammar's text. Compiling takes time in proportion.
+/// Of the text of a grammar, or of a schema. Compiling takes time in proportion.
 const MAX_GRAMMAR_BYTES: f64 = 131_072.0;
 /// Text withheld while it may still become a stop string.
 pub(super) const MAX_STOP_BYTES: f64 = 4096.0;
@@ -35,6 +35,12 @@ const STOPS: &str = r#"{"oneOf":[{"type":"string"},{"type":"array","items":{"one
 const CHAT: Routes = Routes::CHAT;
 const COMPLETIONS: Routes = Routes::COMPLETIONS;
 const BOTH: Routes = CHAT.and(COMPLETIONS);
+/// What `tool_choice` does.
+pub(super) const CHOICES: &str = "`none` hides the tools from the template; `required` and a named function hold the answer to calls (501 for models \
+    whose engine cannot); `allowed_tools` offers only some of the tools";
+pub(super) const EFFORT: &str = "given to the chat template as `reasoning_effort`; `none` also sets `enable_thinking` and `thinking` to false; named as \
+    dropped if the template knows none of them";
+pub(super) const PARALLEL: &str = "`false`: at most one call an answer";
 /// Every API that generates.
 const GENERATION: Routes = BOTH.and(Routes::MESSAGES).and(Routes::RESPONSES);
 /// Every API with a conversation, those that only count its tokens included.
@@ -91,9 +97,14 @@ pub const REPETITION_PENALTY: Rule =
 pub const N: Rule = rule("n", BOTH, INTEGER, "choices per prompt; above 1 needs a temperature above 0")
     .range(1.0, MAX_N as f64)
     .or("1");
-pub const BEST_OF: Rule =
-    rule("best_of", COMPLETIONS, INTEGER, "at least `n`; a value other than `n` is not implemented (501)")
-        .range(1.0, MAX_N as f64);
+pub const BEST_OF: Rule = rule(
+    "best_of",
+    COMPLETIONS,
+    INTEGER,
+    "candidates per prompt, of which the `n` with the highest mean log-probability per token are answered, best first; at least \
+     `n`; above `n` not with `stream`; all candidates count as completion tokens",
+)
+.range(1.0, MAX_N as f64);
 pub const MAX_TOKENS: Rule =
     rule("max_tokens", BOTH, INTEGER, "longest answer; the context limit when absent").range(1.0, MAX_U32);
 pub const MAX_COMPLETION_TOKENS: Rule =
@@ -143,6 +154,10 @@ pub const CACHE_SALT: Rule =
     rule("cache_salt", GENERATION, STRING, "isolates prefix caches; empty is absent")
         .measured(Measure::Bytes)
         .range(0.0, 512.0);
+pub const GUIDED_JSON: Rule =
+    rule("guided_json", BOTH, ANY, "the answer is JSON that this schema (an object, or its text) accepts")
+        .measured(Measure::Bytes)
+        .range(1.0, MAX_GRAMMAR_BYTES);
 pub const GUIDED_REGEX: Rule =
     rule("guided_regex", BOTH, STRING, "the answer matches this regular expression as a whole")
         .measured(Measure::Bytes)
@@ -174,16 +189,50 @@ pub const TOOLS: Rule = rule(
 .measured(Measure::Entries)
 .range(0.0, MAX_TOOLS);
 pub const TOKEN_ID: Rule = rule("prompt[]", COMPLETIONS, INTEGER, "a token id").range(0.0, MAX_U32);
-pub const RANK: Rule =
-    rule("nvext.dp_rank", GENERATION, INTEGER, "data-parallel rank of that worker").range(0.0, MAX_U32);
-pub const WORKER: Rule =
-    rule("nvext.backend_instance_id", GENERATION, INTEGER, "worker to use; 64 bits").at_least(0.0);
+pub const RANK: Rule = rule(
+    "nvext.dp_rank",
+    GENERATION,
+    INTEGER,
+    "data-parallel rank: of the worker named, or of any; 400 if there is none",
+)
+.range(0.0, MAX_U32);
+pub const WORKER: Rule = rule(
+    "nvext.backend_instance_id",
+    GENERATION,
+    INTEGER,
+    "worker to use; 64 bits; 400 if it does not serve the model",
+)
+.at_least(0.0);
 pub const OSL: Rule =
     rule("nvext.agent_hints.osl", GENERATION, INTEGER, "expected answer length, for routing")
         .range(0.0, MAX_U32);
-pub const ANNOTATIONS: Rule = rule("nvext.annotations", GENERATION, STRINGS, "extra SSE events to send")
-    .measured(Measure::Entries)
-    .range(0.0, 16.0);
+pub const STRICT_PRIORITY: Rule = rule(
+    "nvext.agent_hints.strict_priority",
+    GENERATION,
+    INTEGER,
+    "tier: a higher one goes first whatever `priority` says",
+)
+.range(0.0, MAX_U32)
+.or("0");
+pub const ANNOTATIONS: Rule = rule(
+    "nvext.annotations",
+    BOTH,
+    STRINGS,
+    "events of their own in a stream: `request_id`, `formatted_prompt`, `token_ids`, `llm_metrics`; other names are named as \
+     dropped, `query_instance_id` is 501",
+)
+.measured(Measure::Entries)
+.range(0.0, 16.0);
+pub const EXTRA_FIELDS: Rule = rule(
+    "nvext.extra_fields",
+    BOTH,
+    STRINGS,
+    "parts of the answer's own `nvext`: `worker_id`, `timing`, `stop_reason`, `completion_token_ids`, `prompt_token_ids`, \
+     `prompt_logprobs`; other names are named as dropped",
+)
+.measured(Measure::Entries)
+.range(0.0, 16.0);
+const OTHERS: Routes = Routes::MESSAGES.and(Routes::RESPONSES);
 
 /// Fields of chat and text completions, and those that the other APIs share with them.
 pub(super) const ROWS: &[Rule] = &[
@@ -225,11 +274,10 @@ pub(super) const ROWS: &[Rule] = &[
         "tool_choice",
         CHAT,
         r#"{"oneOf":[{"type":"string","enum":["none","auto","required"]},{"type":"object"}]}"#,
-        "`none` hides the tools from the template; `required` and a named tool are not implemented (501)",
+        CHOICES,
     )
     .or("\"auto\""),
-    rule("parallel_tool_calls", CHAT, BOOLEAN, "`false` has no effect yet and is named as dropped")
-        .or("true"),
+    rule("parallel_tool_calls", CHAT, BOOLEAN, PARALLEL).or("true"),
     rule(
         "response_format",
         BOTH,
@@ -241,7 +289,7 @@ pub(super) const ROWS: &[Rule] = &[
         "reasoning_effort",
         CHAT,
         r#"{"type":"string","enum":["none","minimal","low","medium","high","xhigh","max"]}"#,
-        "given to the chat template",
+        EFFORT,
     ),
     rule(
         "add_generation_prompt",
@@ -256,19 +304,70 @@ pub(super) const ROWS: &[Rule] = &[
     USER,
     CACHE_SALT,
     PRIORITY,
-    rule("nvext", GENERATION, OBJECT, "extensions; unknown fields inside are treated like unknown fields"),
+    rule(
+        "return_tokens_as_token_ids",
+        BOTH,
+        BOOLEAN,
+        "tokens of log-probabilities are spelled `token_id:<id>`, so that no two look alike",
+    )
+    .or("false"),
+    rule(
+        "nvext",
+        GENERATION,
+        OBJECT,
+        "extensions; strict: a field that is not in this table is a 400 that names the nearest",
+    ),
     WORKER,
+    rule("nvext.decode_worker_id", GENERATION, INTEGER, "other name of `nvext.backend_instance_id`; both must agree")
+        .at_least(0.0),
+    rule(
+        "nvext.prefill_worker_id",
+        GENERATION,
+        INTEGER,
+        "worker for the prefill; a worker here does both, so it pins that, and must agree with the other pins",
+    )
+    .at_least(0.0),
     RANK,
+    rule("nvext.prefill_dp_rank", GENERATION, INTEGER, "rank for the prefill; as `nvext.prefill_worker_id`")
+        .range(0.0, MAX_U32),
     rule("nvext.cache_salt", GENERATION, STRING, "wins over `cache_salt`")
         .measured(Measure::Bytes)
         .range(0.0, 512.0),
     rule("nvext.greed_sampling", GENERATION, BOOLEAN, "temperature 0, whatever else is said").or("false"),
     rule("nvext.ignore_eos", GENERATION, BOOLEAN, "same as `ignore_eos`").or("false"),
+    rule(
+        "nvext.use_raw_prompt",
+        GENERATION,
+        BOOLEAN,
+        "no chat template: the texts of the messages, one behind the other, are the prompt",
+    )
+    .or("false"),
+    rule("nvext.token_data", GENERATION, TOKENS, "the prompt as token ids, in place of the one in the body; not with several prompts"),
+    EXTRA_FIELDS,
+    rule("nvext.extra_fields", OTHERS, STRINGS, "only for chat and completions").unused(&["[]"]),
     ANNOTATIONS,
-    rule("nvext.agent_hints", GENERATION, OBJECT, "what an agent knows ahead: `priority`, `osl`"),
+    rule("nvext.annotations", OTHERS, STRINGS, "only for chat and completions").unused(&["[]"]),
+    rule(
+        "nvext.agent_hints",
+        GENERATION,
+        OBJECT,
+        "what an agent knows ahead: `priority`, `strict_priority`, `osl`",
+    ),
     rule("nvext.agent_hints.priority", GENERATION, INTEGER, "wins over `priority`")
         .range(i32::MIN as f64, i32::MAX as f64),
+    STRICT_PRIORITY,
     OSL,
+    rule("nvext.agent_hints.speculative_prefill", GENERATION, BOOLEAN, "the next turn is not computed ahead")
+        .unused(&["false"]),
+    rule("nvext.max_thinking_tokens", GENERATION, INTEGER, "reasoning has no limit of its own").unused(&[]),
+    rule("nvext.request_timestamp_ms", GENERATION, NUMBER, "the time of arrival is taken").unused(&[]),
+    rule("nvext.routing_constraints", GENERATION, OBJECT, "taints; workers have none"),
+    rule("nvext.routing_constraints.required_taints", GENERATION, STRINGS, "not implemented").refused(),
+    rule("nvext.routing_constraints.preferred_taints", GENERATION, OBJECT, "not used").unused(&["{}"]),
+    rule("nvext.router", GENERATION, OBJECT, "targets for a router above this one"),
+    rule("nvext.router.ttft_target", GENERATION, NUMBER, "not used").unused(&[]),
+    rule("nvext.router.itl_target", GENERATION, NUMBER, "not used").unused(&[]),
+    rule("nvext.metadata_upload", GENERATION, OBJECT, "not implemented").refused(),
     rule("metadata", BOTH, OBJECT, "not stored").unused(&["{}"]),
     rule("store", BOTH, BOOLEAN, "nothing is stored").unused(&["false"]),
     rule("service_tier", BOTH, STRING, "there is one tier").unused(&["\"auto\"", "\"default\""]),
@@ -282,8 +381,8 @@ pub(super) const ROWS: &[Rule] = &[
     rule("audio", CHAT, OBJECT, "not implemented").refused(),
     rule("functions", CHAT, ARRAY, "not implemented; use `tools`").refused(),
     rule("function_call", CHAT, ANY, "not implemented; use `tool_choice`").refused(),
-    rule("suffix", COMPLETIONS, STRING, "not implemented").refused(),
-    rule("guided_json", BOTH, ANY, "the answer is JSON that this schema (an object, or its text) accepts"),
+    rule("suffix", COMPLETIONS, STRING, "not implemented: text is only made behind a prompt").refused(),
+    GUIDED_JSON,
     GUIDED_REGEX,
     GUIDED_GRAMMAR,
     GUIDED_CHOICE,
@@ -295,6 +394,9 @@ pub(super) const ROWS: &[Rule] = &[
         "the same under one roof: `json`, `json_object`, `regex`, `grammar` or `choice`",
     ),
     rule("use_beam_search", BOTH, BOOLEAN, "not implemented").refused(),
+    rule("allowed_token_ids", BOTH, TOKENS, "not implemented").refused(),
+    rule("logits_processors", BOTH, ARRAY, "not implemented").refused(),
+    rule("length_penalty", BOTH, NUMBER, "only for beam search").unused(&["1", "1.0"]),
     rule("bad_words", BOTH, STRINGS, "not implemented").refused(),
     rule("truncate_prompt_tokens", BOTH, INTEGER, "not implemented").refused(),
     rule("prompt_embeds", COMPLETIONS, ANY, "not implemented").refused(),

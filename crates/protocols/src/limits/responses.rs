@@ -1,6 +1,6 @@
 //! Fields of OpenAI's responses and of counting their tokens.
 
-use super::openai::{ANY, BOOLEAN, INTEGER, MAX_U32, OBJECT, STRING, STRINGS};
+use super::openai::{ANY, BOOLEAN, CHOICES, EFFORT, INTEGER, MAX_U32, OBJECT, PARALLEL, STRING, STRINGS};
 use super::{Measure, Routes, Rule, rule};
 
 const RESPONSES: Routes = Routes::RESPONSES;
@@ -41,24 +41,24 @@ pub(super) const ROWS: &[Rule] = &[
         "tool_choice",
         BOTH,
         r#"{"oneOf":[{"type":"string","enum":["none","auto","required"]},{"type":"object"}]}"#,
-        "`none` hides the tools from the template; `required` and a named tool are not implemented (501)",
+        CHOICES,
     )
     .or("\"auto\""),
-    rule("parallel_tool_calls", BOTH, BOOLEAN, "`false` has no effect yet and is named as dropped")
-        .or("true"),
+    rule("parallel_tool_calls", BOTH, BOOLEAN, PARALLEL).or("true"),
     rule("text", BOTH, OBJECT, "form of the answer"),
     rule(
         "text.format",
         BOTH,
         r#"{"type":"object","properties":{"type":{"type":"string","enum":["text","json_object","json_schema"]}}}"#,
-        "only `text`; the others are not implemented (501)",
+        "`json_object`: the text of the answer is a JSON object; `json_schema`: it is JSON that `schema` accepts; 501 for models \
+         whose engine cannot",
     ),
     rule("reasoning", BOTH, OBJECT, "how much to reason"),
     rule(
         "reasoning.effort",
         BOTH,
         r#"{"type":"string","enum":["none","minimal","low","medium","high","xhigh","max"]}"#,
-        "given to the chat template as `reasoning_effort`",
+        EFFORT,
     ),
     METADATA,
     rule("include", RESPONSES, STRINGS, "`reasoning.encrypted_content` asks for nothing: reasoning is shown"),

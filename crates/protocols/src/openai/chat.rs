@@ -1,13 +1,16 @@
 //! `POST /v1/chat/completions`.
 
+use super::answer::{AnswerExtensions, place};
 use super::common::{Common, Draft, conflict, missing};
+use super::forced;
 use super::logprobs::ChatLogprobs;
-use super::tools::{self, ToolChoice};
+use super::tools::{self, Choice as ReadChoice, ToolChoice};
 use super::usage::Usage;
-use crate::json::{self, Kind, Reader, echo};
+use crate::anthropic::Thinking;
+use crate::json::{self, Reader, echo};
 use crate::limits::{self, Routes};
 use crate::options::{Options, Parsed};
-use dynamo_types::{Error, FinishReason, RoutingHints, Sampling};
+use dynamo_types::{Error, FinishReason, Guide, RoutingHints, Sampling};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -19,13 +22,66 @@ pub struct Request {
     pub common: Common,
     /// Oldest first, never empty.
     pub messages: Vec<Message>,
-    /// As the client sent them.
+    /// Those that may be called, as the client sent them.
     pub tools: Vec<Value>,
     pub tool_choice: ToolChoice,
+    /// May the answer have several calls?
+    pub parallel_tool_calls: bool,
+    /// What an answer that has to be a call must look like; wins over what is asked of its text.
+    pub forced: Option<Guide>,
     pub add_generation_prompt: bool,
     pub continue_final_message: bool,
     /// Variables for the template; `reasoning_effort` is among them when the client gave it.
     pub chat_template_kwargs: Map<String, Value>,
+    /// Fields that have an effect only if the template knows certain variables.
+    pub hints: Vec<Hint>,
+}
+
+/// A field that is told to the template, under names that it may not know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hint {
+    pub field: &'static str,
+    /// It is enough that the template knows one of these variables.
+    pub variables: &'static [&'static str],
+}
+
+/// What a request says about thinking, and where it does.
+#[derive(Debug, Default)]
+pub(crate) struct Mind {
+    pub(crate) effort: Option<(&'static str, String)>,
+    pub(crate) thinking: Option<Thinking>,
+}
+
+impl Mind {
+    /// The names under which the templates of the hub know whether to think.
+    const SWITCHES: &[&str] = &["enable_thinking", "thinking"];
+
+    /// Tells the template, in what was not told to it by name.
+    pub(crate) fn tell(self, kwargs: &mut Map<String, Value>) -> Vec<Hint> {
+        let mut hints = Vec::new();
+        let mut thinks = match self.thinking {
+            Some(Thinking::Enabled { .. }) => Some(true),
+            Some(Thinking::Disabled) => Some(false),
+            Some(Thinking::Adaptive) | None => None,
+        };
+        if thinks == Some(true) {
+            hints.push(Hint { field: "thinking", variables: Self::SWITCHES });
+        }
+        if let Some((field, effort)) = self.effort {
+            if effort == "none" {
+                thinks = thinks.or(Some(false));
+            } else {
+                hints.push(Hint { field, variables: &["reasoning_effort"] });
+            }
+            kwargs.entry("reasoning_effort").or_insert_with(|| effort.into());
+        }
+        if let Some(thinks) = thinks {
+            for name in Self::SWITCHES {
+                kwargs.entry(*name).or_insert_with(|| thinks.into());
+            }
+        }
+        hints
+    }
 }
 
 #[derive(Default)]
@@ -33,12 +89,13 @@ struct ChatDraft {
     common: Draft,
     messages: Option<Vec<Message>>,
     tools: Vec<Value>,
-    tool_choice: ToolChoice,
+    tool_choice: ReadChoice,
+    parallel_tool_calls: Option<bool>,
     logprobs: bool,
     top_logprobs: Option<u32>,
     add_generation_prompt: Option<bool>,
     continue_final_message: bool,
-    reasoning_effort: Option<String>,
+    mind: Mind,
     kwargs: Map<String, Value>,
 }
 
@@ -89,17 +146,13 @@ impl ChatDraft {
             }
             "tools" => self.tools = tools::read_tools(reader)?,
             "tool_choice" => self.tool_choice = tools::read_choice(reader)?,
-            "parallel_tool_calls" => {
-                if reader.peek()? != Kind::Boolean {
-                    return Err(reader.wrong_type("a boolean"));
-                }
-                reader.unknown_unless(|raw| raw == "true")?;
-            }
+            "parallel_tool_calls" => self.parallel_tool_calls = Some(reader.boolean()?),
             "logprobs" => self.logprobs = reader.boolean()?,
             "top_logprobs" => self.top_logprobs = Some(reader.whole(&limits::TOP_LOGPROBS)?),
             "add_generation_prompt" => self.add_generation_prompt = Some(reader.boolean()?),
             "continue_final_message" => self.continue_final_message = reader.boolean()?,
-            "reasoning_effort" => self.reasoning_effort = Some(reasoning_effort(reader)?),
+            "reasoning_effort" => self.mind.effort = Some(("reasoning_effort", reasoning_effort(reader)?)),
+            "thinking" => self.mind.thinking = Some(Thinking::read(reader)?),
             "chat_template_kwargs" | "chat_template_args" => {
                 read_kwargs(reader, &mut self.kwargs)?;
             }
@@ -110,7 +163,8 @@ impl ChatDraft {
 
     fn finish(mut self) -> Result<Request, Error> {
         let messages = self.messages.ok_or_else(|| missing("messages"))?;
-        tools::check(&self.tools, &self.tool_choice)?;
+        let tool_choice = tools::choose(&mut self.tools, self.tool_choice)?;
+        let parallel_tool_calls = self.parallel_tool_calls.unwrap_or(true);
         if self.top_logprobs.is_some_and(|top| top > 0) && !self.logprobs {
             return Err(conflict("top_logprobs", "is only allowed with `logprobs: true`"));
         }
@@ -120,18 +174,19 @@ impl ChatDraft {
                 "cannot be true together with `add_generation_prompt`",
             ));
         }
-        if let Some(effort) = self.reasoning_effort {
-            self.kwargs.entry("reasoning_effort").or_insert_with(|| Value::from(effort));
-        }
+        let hints = self.mind.tell(&mut self.kwargs);
         let logprobs = self.logprobs.then_some(self.top_logprobs.unwrap_or(0));
         Ok(Request {
             common: self.common.finish(logprobs)?,
             messages,
+            forced: forced::guide(&self.tools, &tool_choice, parallel_tool_calls)?,
             tools: self.tools,
-            tool_choice: self.tool_choice,
+            tool_choice,
+            parallel_tool_calls,
             add_generation_prompt: self.add_generation_prompt.unwrap_or(!self.continue_final_message),
             continue_final_message: self.continue_final_message,
             chat_template_kwargs: self.kwargs,
+            hints,
         })
     }
 }
@@ -163,6 +218,9 @@ pub struct Response {
     pub choices: Vec<Choice>,
     pub usage: Usage,
     pub system_fingerprint: Option<String>,
+    /// Of the only choice; several have one each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvext: Option<AnswerExtensions>,
 }
 
 /// One answer.
@@ -172,6 +230,8 @@ pub struct Choice {
     pub message: AssistantMessage,
     pub logprobs: Option<ChatLogprobs>,
     pub finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvext: Option<AnswerExtensions>,
 }
 
 /// What the model said.
@@ -217,7 +277,15 @@ impl Response {
             choices,
             usage,
             system_fingerprint: None,
+            nvext: None,
         }
+    }
+
+    /// With what was asked for besides, one per choice: an answer of one choice has it at its root, as chunks do.
+    #[must_use]
+    pub fn with_nvext(mut self, each: Vec<Option<AnswerExtensions>>) -> Self {
+        place(&mut self.nvext, self.choices.iter_mut().map(|choice| &mut choice.nvext), each);
+        self
     }
 }
 
@@ -228,7 +296,7 @@ impl Choice {
         logprobs: Option<ChatLogprobs>,
         finish: Option<FinishReason>,
     ) -> Self {
-        Self { index, message, logprobs, finish_reason: finish.map(super::finish_reason) }
+        Self { index, message, logprobs, finish_reason: finish.map(super::finish_reason), nvext: None }
     }
 }
 

@@ -3,6 +3,7 @@
 //! A streamed token passes here, so a chunk without extras is three copies: the part before the text, which is the
 //! same for the whole stream, the escaped text, and the part after it.
 
+use super::answer::AnswerExtensions;
 use super::logprobs::{ChatShape, CompletionShape, TokenLogprob};
 use super::usage::Usage;
 use crate::escape::{self, escape};
@@ -19,6 +20,15 @@ pub struct Extras<'a> {
     pub logprobs: Option<&'a [TokenLogprob]>,
     /// Counts so far, for clients that want them on every chunk.
     pub usage: Option<Usage>,
+    /// What the client asked to be told besides.
+    pub nvext: Option<&'a AnswerExtensions>,
+}
+
+impl Extras<'_> {
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.logprobs.is_none() && self.usage.is_none() && self.nvext.is_none()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,23 +122,18 @@ impl ChunkWriter {
     }
 
     /// The first chunk of a chat choice, with its role. Text completions have none: nothing is written.
-    pub fn role(&self, out: &mut BytesMut, choice: u32) {
+    pub fn role(&self, out: &mut BytesMut, choice: u32, extras: Extras<'_>) {
         if self.shape == Shape::Chat {
             self.open_choice(out, choice);
             out.put_slice(b",\"delta\":{\"role\":\"assistant\",\"content\":\"\"}");
-            out.put_slice(LOGPROBS);
-            out.put_slice(NULL);
-            out.put_slice(FINISH);
-            out.put_slice(NULL);
-            out.put_slice(b"}]");
-            out.put_slice(self.end);
+            self.close_choice(out, extras, None);
         }
     }
 
     /// Text of a choice, and what belongs to it.
     #[inline]
     pub fn content(&self, out: &mut BytesMut, choice: u32, text: &str, extras: Extras<'_>) {
-        if choice > 9 || extras.logprobs.is_some() || extras.usage.is_some() {
+        if choice > 9 || !extras.is_empty() {
             return self.full(out, choice, text, extras, None);
         }
         out.reserve(self.head.len() + text.len() + ESCAPE_RESERVE + self.tail.len());
@@ -173,6 +178,16 @@ impl ChunkWriter {
         out.put_slice(b"\n\n");
     }
 
+    /// An event beside the answer: a type, and a comment that holds `value` as JSON (behaviour.md 1.6). It has no data,
+    /// so that readers which follow the standard pass over it.
+    pub fn annotation(&self, out: &mut BytesMut, name: &str, value: &impl serde::Serialize) {
+        out.put_slice(b"event: ");
+        out.put_slice(name.as_bytes());
+        out.put_slice(b"\n: ");
+        put_json(out, value);
+        out.put_slice(b"\n\n");
+    }
+
     fn open_choice(&self, out: &mut BytesMut, choice: u32) {
         out.put_slice(&self.prefix);
         out.put_slice(INDEX);
@@ -212,6 +227,10 @@ impl ChunkWriter {
             None => out.put_slice(NULL),
         }
         out.put_slice(b"}]");
+        if let Some(nvext) = extras.nvext {
+            out.put_slice(b",\"nvext\":");
+            put_json(out, nvext);
+        }
         match extras.usage {
             Some(usage) => {
                 out.put_slice(b",\"usage\":");

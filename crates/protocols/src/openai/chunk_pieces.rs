@@ -86,7 +86,7 @@ mod tests {
             json!({"tool_calls": [{"index": 1, "id": "call_x", "type": "function",
                 "function": {"name": "f\"", "arguments": ""}}]})
         );
-        let extras = Extras { logprobs: Some(&[]), usage: Some(Usage::new(1, 2, 0)) };
+        let extras = Extras { logprobs: Some(&[]), usage: Some(Usage::new(1, 2, 0)), ..Extras::default() };
         let chunk = written(|writer, out| writer.tool_arguments(out, 0, 1, "{\"p\":\n", extras));
         assert_eq!(
             chunk["choices"][0]["delta"],

@@ -31,7 +31,7 @@ fn logprobs() -> Vec<TokenLogprob> {
 fn chat_chunks_have_the_official_shape() {
     let base = |choices: Value| json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 17, "model": "tiny \"model\"", "choices": choices});
     assert_eq!(
-        one(|out| chat().role(out, 1)),
+        one(|out| chat().role(out, 1, Extras::default())),
         base(
             json!([{"index": 1, "delta": {"role": "assistant", "content": ""}, "logprobs": null, "finish_reason": null}])
         )
@@ -41,7 +41,7 @@ fn chat_chunks_have_the_official_shape() {
         base(json!([{"index": 0, "delta": {}, "logprobs": null, "finish_reason": "length"}]))
     );
     let logprobs = logprobs();
-    let extras = Extras { logprobs: Some(&logprobs), usage: None };
+    let extras = Extras { logprobs: Some(&logprobs), usage: None, ..Extras::default() };
     assert_eq!(
         one(|out| chat().content(out, 12, "b\n", extras)),
         base(
@@ -56,7 +56,7 @@ fn chat_chunks_have_the_official_shape() {
 fn completion_chunks_have_the_official_shape() {
     let writer = ChunkWriter::completion("cmpl-1", 17, "m");
     let logprobs = logprobs();
-    let extras = Extras { logprobs: Some(&logprobs), usage: None };
+    let extras = Extras { logprobs: Some(&logprobs), usage: None, ..Extras::default() };
     assert_eq!(
         one(|out| writer.finish(out, 2, "b", extras, FinishReason::Stop)),
         json!({"id": "cmpl-1", "object": "text_completion", "created": 17, "model": "m", "choices": [
@@ -64,8 +64,32 @@ fn completion_chunks_have_the_official_shape() {
                 "tokens": ["b"], "token_logprobs": [-0.5], "top_logprobs": [{"a": -9999.0}], "text_offset": [3]}}]})
     );
     let mut out = BytesMut::new();
-    writer.role(&mut out, 0);
+    writer.role(&mut out, 0, Extras::default());
     assert!(out.is_empty());
+}
+
+#[test]
+fn what_was_asked_for_besides_is_on_the_chunk() {
+    let nvext = AnswerExtensions { completion_token_ids: Some(vec![1, 2]), ..AnswerExtensions::default() };
+    let extras = Extras { nvext: Some(&nvext), ..Extras::default() };
+    for writer in [chat(), ChunkWriter::completion("c", 1, "m").include_usage(true)] {
+        let mut chunks = vec![one(|out| writer.content(out, 0, "a", extras))];
+        chunks.push(one(|out| writer.finish(out, 0, "", extras, FinishReason::Stop)));
+        for chunk in chunks {
+            assert_eq!(chunk["nvext"], json!({"completion_token_ids": [1, 2]}));
+        }
+        assert_eq!(one(|out| writer.content(out, 0, "a", Extras::default())).get("nvext"), None);
+    }
+    assert_eq!(one(|out| chat().role(out, 0, extras))["nvext"]["completion_token_ids"], json!([1, 2]));
+}
+
+#[test]
+fn an_annotation_is_an_event_with_a_comment() {
+    let mut out = BytesMut::new();
+    chat().annotation(&mut out, "request_id", &"a\"\nb");
+    assert_eq!(&out[..], b"event: request_id\n: \"a\\\"\\nb\"\n\n");
+    chat().done(&mut out);
+    assert_eq!(frames(&out), ["[DONE]"], "readers that follow the standard see nothing of it");
 }
 
 #[test]
@@ -74,7 +98,7 @@ fn r05_usage_is_null_on_all_chunks_but_the_last() {
         for (include, expected) in [(false, None), (true, Some(Value::Null))] {
             let writer = writer.clone().include_usage(include);
             let mut out = BytesMut::new();
-            writer.role(&mut out, 0);
+            writer.role(&mut out, 0, Extras::default());
             writer.content(&mut out, 0, "a", Extras::default());
             writer.content(&mut out, 11, "a", Extras::default());
             writer.finish(&mut out, 0, "", Extras::default(), FinishReason::Stop);
@@ -86,7 +110,7 @@ fn r05_usage_is_null_on_all_chunks_but_the_last() {
             assert_eq!(last["choices"], json!([]));
             assert_eq!(last["usage"], serde_json::to_value(Usage::new(5, 3, 2)).unwrap());
         }
-        let extras = Extras { logprobs: None, usage: Some(Usage::new(5, 1, 0)) };
+        let extras = Extras { usage: Some(Usage::new(5, 1, 0)), ..Extras::default() };
         let chunk = one(|out| writer.content(out, 0, "a", extras));
         assert_eq!(chunk["usage"]["total_tokens"], 6);
     }

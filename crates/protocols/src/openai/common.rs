@@ -5,9 +5,13 @@ use crate::limits::{self, Effect, Limits, Routes};
 use dynamo_types::{Class, Error, Guide, InstanceId, RoutingHints, Sampling};
 use std::sync::Arc;
 
+use super::nvext::{Annotations, Extensions, ExtraFields};
 use super::response_format::Guides;
 
-type Result<T, E = Error> = std::result::Result<T, E>;
+pub(super) type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// APIs that show log-probabilities.
+const CHAT_OR_COMPLETIONS: Routes = Routes::CHAT.and(Routes::COMPLETIONS);
 
 /// Validated, with defaults filled in.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,13 +54,26 @@ pub struct Common {
     pub user: Option<String>,
     /// Never empty.
     pub cache_salt: Option<Arc<str>>,
+    /// Higher goes first, whatever `priority` says.
+    pub strict_priority: u32,
     /// Higher goes first.
     pub priority: i32,
-    /// Pinned worker and rank.
+    /// Pinned worker, and rank: of that worker, or of any.
     pub worker: Option<InstanceId>,
     pub rank: Option<u32>,
+    /// The same for the prefill, where that has workers of its own.
+    pub prefill_worker: Option<InstanceId>,
+    pub prefill_rank: Option<u32>,
+    /// The messages' text is the prompt, without a template.
+    pub raw_prompt: bool,
+    /// The prompt as token ids, in place of the one in the body; never empty.
+    pub token_data: Option<Vec<u32>>,
+    /// Parts of the answer's own `nvext`.
+    pub extra_fields: ExtraFields,
     /// Extra SSE events asked for.
-    pub annotations: Vec<String>,
+    pub annotations: Annotations,
+    /// Tokens of log-probabilities are shown as `token_id:<id>`.
+    pub tokens_as_ids: bool,
     /// How long the client expects the answer to be.
     pub expected_output_tokens: Option<u32>,
 }
@@ -84,6 +101,7 @@ impl Common {
             rank: self.rank,
             salt: self.cache_salt.clone(),
             lora: None,
+            strict_priority: self.strict_priority,
             priority: self.priority,
         }
     }
@@ -117,7 +135,8 @@ pub(crate) struct Draft {
     cache_salt: Option<String>,
     priority: Option<i32>,
     extensions: Extensions,
-    guides: Guides,
+    tokens_as_ids: bool,
+    pub(crate) guides: Guides,
 }
 
 #[derive(Debug, Default)]
@@ -130,19 +149,6 @@ struct StreamOptions {
 struct Stop {
     texts: Vec<String>,
     tokens: Vec<u32>,
-}
-
-/// `nvext`.
-#[derive(Debug, Default)]
-struct Extensions {
-    worker: Option<u64>,
-    rank: Option<u32>,
-    cache_salt: Option<String>,
-    priority: Option<i32>,
-    expected_output_tokens: Option<u32>,
-    annotations: Vec<String>,
-    greedy: bool,
-    ignore_eos: bool,
 }
 
 impl Draft {
@@ -187,7 +193,10 @@ impl Draft {
             "user" => self.user = Some(reader.text(&limits::USER)?),
             "cache_salt" => self.cache_salt = Some(reader.text(&limits::CACHE_SALT)?),
             "priority" => self.priority = Some(reader.whole(&limits::PRIORITY)?),
-            "nvext" => self.extensions = Extensions::read(reader)?,
+            "nvext" => self.extensions = Extensions::read(reader, route)?,
+            "return_tokens_as_token_ids" if CHAT_OR_COMPLETIONS.covers(route) => {
+                self.tokens_as_ids = reader.boolean()?;
+            }
             _ if self.guides.read(reader, key)? => {}
             _ => other(reader, key, route)?,
         }
@@ -209,6 +218,7 @@ impl Draft {
             return Err(conflict("stream_options", "is only allowed with `stream: true`"));
         }
         let extensions = self.extensions;
+        let worker = extensions.worker()?;
         let temperature = if extensions.greedy { 0.0 } else { self.temperature.unwrap_or(1.0) };
         let n = self.n.unwrap_or(1);
         if n > 1 && temperature <= 0.0 {
@@ -252,10 +262,17 @@ impl Draft {
             logprobs,
             user: self.user,
             cache_salt: salt(extensions.cache_salt).or(salt(self.cache_salt)).map(Arc::from),
+            strict_priority: extensions.strict_priority.unwrap_or(0),
             priority: extensions.priority.or(self.priority).unwrap_or(0),
-            worker: extensions.worker.map(InstanceId),
+            worker: worker.map(InstanceId),
             rank: extensions.rank,
+            prefill_worker: extensions.prefill.map(InstanceId),
+            prefill_rank: extensions.prefill_rank,
+            raw_prompt: extensions.raw_prompt,
+            token_data: extensions.token_data,
+            extra_fields: extensions.fields,
             annotations: extensions.annotations,
+            tokens_as_ids: self.tokens_as_ids,
             expected_output_tokens: extensions.expected_output_tokens,
         })
     }
@@ -358,39 +375,5 @@ impl Stop {
             _ => return Err(reader.wrong_type("a string or an array of strings")),
         }
         Ok(stop)
-    }
-}
-
-impl Extensions {
-    fn read(reader: &mut Reader<'_>) -> Result<Self> {
-        let mut extensions = Self::default();
-        reader.object("an object", |reader, key| {
-            match key {
-                "backend_instance_id" => extensions.worker = Some(reader.whole(&limits::WORKER)?),
-                "dp_rank" => extensions.rank = Some(reader.whole(&limits::RANK)?),
-                "cache_salt" => extensions.cache_salt = Some(reader.text(&limits::CACHE_SALT)?),
-                "greed_sampling" => extensions.greedy = reader.boolean()?,
-                "ignore_eos" => extensions.ignore_eos = reader.boolean()?,
-                "annotations" => {
-                    let names = &mut extensions.annotations;
-                    names.clear();
-                    reader.array("an array of strings", |reader, _| {
-                        names.push(reader.string()?.into_owned());
-                        limits::ANNOTATIONS.check_len("nvext.annotations", names.len())
-                    })?;
-                }
-                "agent_hints" => reader.object("an object", |reader, key| {
-                    match key {
-                        "priority" => extensions.priority = Some(reader.whole(&limits::PRIORITY)?),
-                        "osl" => extensions.expected_output_tokens = Some(reader.whole(&limits::OSL)?),
-                        _ => reader.unknown()?,
-                    }
-                    Ok(())
-                })?,
-                _ => reader.unknown()?,
-            }
-            Ok(())
-        })?;
-        Ok(extensions)
     }
 }

@@ -1,6 +1,7 @@
 //! `POST /v1/completions`.
 
-use super::common::{Common, Draft, conflict, missing, unsupported};
+use super::answer::{AnswerExtensions, place};
+use super::common::{Common, Draft, conflict, missing};
 use super::logprobs::CompletionLogprobs;
 use super::usage::Usage;
 use crate::json::{self, Kind, Reader};
@@ -37,6 +38,8 @@ pub struct Request {
     pub prompt: Prompt,
     /// The prompt in front of the answer.
     pub echo: bool,
+    /// Candidates per prompt, of which the best `n` are answered; never below `n`.
+    pub best_of: u32,
 }
 
 #[derive(Default)]
@@ -75,10 +78,9 @@ impl Request {
         self.common.max_tokens
     }
 
-    /// Answers asked for: prompts times `n`. Choice index is prompt index times `n` plus choice.
-    pub fn choices(&self) -> u32 {
-        // The product is bounded by `Limits::prompts`.
-        u32::try_from(self.prompt.len()).unwrap_or(u32::MAX).saturating_mul(self.common.n)
+    /// Answers to be made: prompts times `best_of`, at most `Limits::prompts`.
+    pub fn candidates(&self) -> u32 {
+        u32::try_from(self.prompt.len()).unwrap_or(u32::MAX).saturating_mul(self.best_of)
     }
 }
 
@@ -100,25 +102,43 @@ impl CompletionDraft {
     fn finish(self, options: &Options) -> Result<Request, Error> {
         let prompt = self.prompt.ok_or_else(|| missing("prompt"))?;
         let common = self.common.finish(self.logprobs)?;
-        if let Some(best_of) = self.best_of.filter(|&best_of| best_of != common.n) {
-            if best_of < common.n {
-                return Err(conflict(
-                    "best_of",
-                    format_args!("must be at least `n` ({}), got {best_of}", common.n),
-                ));
-            }
-            return Err(unsupported("best_of", "is only implemented equal to `n`"));
-        }
-        let request = Request { common, prompt, echo: self.echo };
-        if request.choices() > options.limits.prompts {
-            let (prompts, n, max) = (request.prompt.len(), request.common.n, options.limits.prompts);
+        let best_of = best_of(self.best_of, &common)?;
+        if common.token_data.is_some() && prompt.len() > 1 {
             return Err(conflict(
-                "n",
-                format_args!("times the number of prompts must be at most {max}, got {n} times {prompts}"),
+                "nvext.token_data",
+                format_args!("is one prompt, and `prompt` has {}", prompt.len()),
+            ));
+        }
+        let request = Request { common, prompt, echo: self.echo, best_of };
+        if request.candidates() > options.limits.prompts {
+            let field = if request.best_of > request.common.n { "best_of" } else { "n" };
+            let (prompts, each, max) = (request.prompt.len(), request.best_of, options.limits.prompts);
+            return Err(conflict(
+                field,
+                format_args!("times the number of prompts must be at most {max}, got {each} times {prompts}"),
             ));
         }
         Ok(request)
     }
+}
+
+/// Candidates per prompt.
+fn best_of(asked: Option<u32>, common: &Common) -> Result<u32, Error> {
+    let Some(best_of) = asked.filter(|&best_of| best_of != common.n) else { return Ok(common.n) };
+    if best_of < common.n {
+        let problem = format_args!("must be at least `n` ({}), got {best_of}", common.n);
+        return Err(conflict("best_of", problem));
+    }
+    if common.stream {
+        // Which candidate is best is known when all are complete.
+        let problem = format_args!("above `n` ({}) cannot be streamed, got {best_of}", common.n);
+        return Err(conflict("best_of", problem));
+    }
+    if common.temperature <= 0.0 {
+        let problem = format_args!("must be 1 when `temperature` is 0, got {best_of}");
+        return Err(conflict("best_of", problem));
+    }
+    Ok(best_of)
 }
 
 /// Reads texts or token ids, one or a list of either, as many as `rule` allows.
@@ -190,6 +210,9 @@ pub struct Response {
     pub choices: Vec<Choice>,
     pub usage: Usage,
     pub system_fingerprint: Option<String>,
+    /// Of the only choice; several have one each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvext: Option<AnswerExtensions>,
 }
 
 /// One answer.
@@ -199,6 +222,8 @@ pub struct Choice {
     pub text: String,
     pub logprobs: Option<CompletionLogprobs>,
     pub finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvext: Option<AnswerExtensions>,
 }
 
 impl Response {
@@ -211,7 +236,15 @@ impl Response {
             choices,
             usage,
             system_fingerprint: None,
+            nvext: None,
         }
+    }
+
+    /// With what was asked for besides, one per choice: an answer of one choice has it at its root, as chunks do.
+    #[must_use]
+    pub fn with_nvext(mut self, each: Vec<Option<AnswerExtensions>>) -> Self {
+        place(&mut self.nvext, self.choices.iter_mut().map(|choice| &mut choice.nvext), each);
+        self
     }
 }
 
@@ -222,6 +255,6 @@ impl Choice {
         logprobs: Option<CompletionLogprobs>,
         finish: Option<FinishReason>,
     ) -> Self {
-        Self { index, text, logprobs, finish_reason: finish.map(super::finish_reason) }
+        Self { index, text, logprobs, finish_reason: finish.map(super::finish_reason), nvext: None }
     }
 }

@@ -24,7 +24,7 @@ pub struct Request {
     pub model: String,
     pub input: Prompt,
     pub encoding: Encoding,
-    /// See [`Request::check_dimensions`].
+    /// See [`check_dimensions`].
     pub dimensions: Option<u32>,
     /// Put around texts what the model wants around them.
     pub add_special_tokens: bool,
@@ -49,19 +49,19 @@ impl Request {
         let dropped = json::document(body, |reader, key| draft.field(reader, key, options))?;
         Parsed::under(draft.finish()?, dropped, options.unknown_fields)
     }
+}
 
-    /// Vectors are not shortened, because that only makes sense for models that were trained for it.
-    ///
-    /// # Errors
-    /// 400 when `dimensions` asks for another size than `of_model`.
-    pub fn check_dimensions(&self, of_model: u32) -> Result<(), Error> {
-        match self.dimensions.filter(|&asked| asked != of_model) {
-            Some(asked) => Err(common::conflict(
-                "dimensions",
-                format_args!("must be {of_model}, the size that this model has, got {asked}"),
-            )),
-            None => Ok(()),
-        }
+/// Vectors are not shortened, because that only makes sense for models that were trained for it.
+///
+/// # Errors
+/// 400 when `dimensions` asks for another size than `of_model`.
+pub fn check_dimensions(asked: Option<u32>, of_model: u32) -> Result<(), Error> {
+    match asked.filter(|&asked| asked != of_model) {
+        Some(asked) => Err(common::conflict(
+            "dimensions",
+            format_args!("must be {of_model}, the size that this model has, got {asked}"),
+        )),
+        None => Ok(()),
     }
 }
 

@@ -36,7 +36,7 @@ pub struct ChatLogprobs(pub Vec<TokenLogprob>);
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CompletionLogprobs(pub Vec<TokenLogprob>);
 
-fn json_number(logprob: f32) -> f32 {
+pub(super) fn json_number(logprob: f32) -> f32 {
     if logprob.is_finite() { logprob } else { LEAST }
 }
 

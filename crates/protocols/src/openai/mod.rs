@@ -1,18 +1,23 @@
 //! OpenAI's dialect: chat completions, text completions, embeddings, model listing, their streams and their errors.
 
+pub mod answer;
 pub mod chat;
 pub(crate) mod chunk;
 pub mod common;
 pub mod completions;
 pub mod embeddings;
 pub(crate) mod error;
+pub(crate) mod forced;
 pub mod logprobs;
 pub mod message;
 pub mod models;
-mod response_format;
+pub mod nvext;
+pub(crate) mod response_format;
+pub(crate) mod strict;
 pub mod tools;
 pub mod usage;
 
+pub use answer::AnswerExtensions;
 pub use chunk::{ChunkWriter, Extras};
 pub use common::Common;
 pub use error::error_body;

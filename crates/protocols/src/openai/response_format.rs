@@ -4,6 +4,9 @@ use super::common::{conflict, missing};
 use crate::json::{Kind, Reader, echo};
 use crate::limits;
 use dynamo_types::{Error, Guide};
+use serde_json::{Map, Value};
+use std::borrow::Cow;
+use std::fmt::Display;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -23,9 +26,14 @@ impl Guides {
             "guided_choice" => ("guided_choice", Some(choice(reader)?)),
             _ => return Ok(false),
         };
+        self.set(field, guide);
+        Ok(true)
+    }
+
+    /// What `field` asks for, in place of what it may have asked for before.
+    pub(crate) fn set(&mut self, field: &'static str, guide: Option<Guide>) {
         self.0.retain(|(known, _)| *known != field);
         self.0.extend(guide.map(|guide| (field, guide)));
-        Ok(true)
     }
 
     pub(crate) fn finish(self) -> Result<Option<Guide>> {
@@ -34,7 +42,7 @@ impl Guides {
             (Some((first, _)), Some((second, _))) => {
                 Err(conflict(second, format_args!("is not allowed together with `{first}`")))
             }
-            (guide, _) => Ok(guide.map(|(_, guide)| guide)),
+            (guide, _) => Ok(guide.map(|(field, guide)| guide.asked_in(field))),
         }
     }
 }
@@ -100,13 +108,58 @@ fn structured_outputs(reader: &mut Reader<'_>) -> Result<Option<Guide>> {
     }
 }
 
+/// A format of the newer APIs, where the fields of `json_schema` stand beside its `type`. Returns the guide, and the format for
+/// those who have to repeat it.
+pub(crate) fn flat_format(reader: &mut Reader<'_>) -> Result<(Option<Guide>, Map<String, Value>)> {
+    let place = reader.path();
+    let (mut schema, mut format) = (None, Map::new());
+    reader.object("an object", |reader, key| {
+        match key {
+            "type" => _ = format.insert(key.into(), reader.string()?.into_owned().into()),
+            "schema" if reader.peek()? == Kind::Object => {
+                let raw = reader.raw()?;
+                check_schema(reader.path(), raw.len())?;
+                schema = Some(Guide::JsonSchema(raw.into()));
+                let value = serde_json::from_str(raw);
+                format.insert(
+                    key.into(),
+                    value.map_err(|error| reader.refuse(format_args!("cannot be read: {error}")))?,
+                );
+            }
+            "schema" => return Err(reader.wrong_type("an object")),
+            // Names are for the model's provider, and every schema is held to strictly.
+            "name" | "description" | "strict" => _ = format.insert(key.into(), reader.value()?),
+            _ => reader.unknown()?,
+        }
+        Ok(())
+    })?;
+    let guide = match format.get("type").and_then(Value::as_str) {
+        None => return Err(missing(&format!("{place}.type"))),
+        Some("text") => None,
+        Some("json_object") => Some(Guide::JsonObject),
+        Some("json_schema") => Some(schema.ok_or_else(|| missing(&format!("{place}.schema")))?),
+        Some(other) => {
+            let problem = format!("must be `text`, `json_object` or `json_schema`, got `{}`", echo(other));
+            return Err(conflict(&format!("{place}.type"), problem));
+        }
+    };
+    Ok((guide, format))
+}
+
 /// A schema, or a text that has it.
 fn schema(reader: &mut Reader<'_>) -> Result<Guide> {
-    match reader.peek()? {
-        Kind::String => Ok(Guide::JsonSchema(reader.string()?.into_owned().into())),
-        Kind::Object => Ok(Guide::JsonSchema(reader.raw()?.into())),
-        _ => Err(reader.wrong_type("a JSON schema")),
-    }
+    let text = match reader.peek()? {
+        Kind::String => reader.string()?,
+        Kind::Object => Cow::Borrowed(reader.raw()?),
+        _ => return Err(reader.wrong_type("a JSON schema")),
+    };
+    check_schema(reader.path(), text.len())?;
+    Ok(Guide::JsonSchema(text.into_owned().into()))
+}
+
+/// The text of a schema at `path` has so many bytes: may it?
+pub(super) fn check_schema(path: impl Display, bytes: usize) -> Result<()> {
+    limits::GUIDED_JSON.check_len(path, bytes)
 }
 
 fn regex(reader: &mut Reader<'_>) -> Result<Guide> {

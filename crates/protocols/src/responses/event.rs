@@ -5,7 +5,7 @@ use super::request::Settings;
 use super::response::Response;
 use crate::escape::{self, escape};
 use crate::openai;
-use crate::pieces::{Block, Blocks, Finish, Kind, Piece, Sequencer};
+use crate::pieces::{Block, Blocks, Finish, Kind, Piece, Sequencer, Stream};
 use bytes::{BufMut, BytesMut};
 use dynamo_types::Error;
 use serde::Serialize;
@@ -51,8 +51,14 @@ impl EventWriter {
         }
     }
 
-    /// The beginning. Further calls do nothing.
-    pub fn start(&mut self, out: &mut BytesMut) {
+    fn close(&mut self, out: &mut BytesMut, is_cut: bool) {
+        self.state = State::Over;
+        self.blocks.end(is_cut, &mut Shown { items: &mut self.items, frames: &mut self.frames, out });
+    }
+}
+
+impl Stream for EventWriter {
+    fn start(&mut self, out: &mut BytesMut, _: openai::Usage) {
         if self.state != State::New {
             return;
         }
@@ -64,17 +70,15 @@ impl EventWriter {
         }
     }
 
-    /// A piece of the answer. Starts the response if nobody did.
-    pub fn push(&mut self, out: &mut BytesMut, piece: Piece<'_>) {
-        self.start(out);
+    fn push(&mut self, out: &mut BytesMut, piece: Piece<'_>) {
+        self.start(out, openai::Usage::default());
         if self.state == State::Begun {
             self.blocks.push(piece, &mut Shown { items: &mut self.items, frames: &mut self.frames, out });
         }
     }
 
-    /// The end of the answer.
-    pub fn finish(&mut self, out: &mut BytesMut, finish: &Finish<'_>, usage: openai::Usage) {
-        self.start(out);
+    fn finish(&mut self, out: &mut BytesMut, finish: &Finish<'_>, usage: openai::Usage) {
+        self.start(out, usage);
         if self.state == State::Over {
             return;
         }
@@ -89,9 +93,8 @@ impl EventWriter {
         out.put_slice(DONE);
     }
 
-    /// A fault: what is open is closed, then one event whatever the text (R06, R07). Before the beginning it is an
-    /// `error` event, as there is no response yet that could have failed.
-    pub fn fail(&mut self, out: &mut BytesMut, error: &Error) {
+    /// Before the beginning it is an `error` event, as there is no response yet that could have failed.
+    fn fail(&mut self, out: &mut BytesMut, error: &Error) {
         match self.state {
             State::Over => return,
             State::New => {
@@ -110,11 +113,6 @@ impl EventWriter {
             }
         }
         out.put_slice(DONE);
-    }
-
-    fn close(&mut self, out: &mut BytesMut, is_cut: bool) {
-        self.state = State::Over;
-        self.blocks.end(is_cut, &mut Shown { items: &mut self.items, frames: &mut self.frames, out });
     }
 }
 

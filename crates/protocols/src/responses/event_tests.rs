@@ -1,5 +1,6 @@
 use super::*;
 use crate::Options;
+use crate::pieces::Fold;
 use crate::pieces::tests::{Owned, any_pieces};
 use crate::responses::{Body, Request};
 use crate::sse;
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 fn settings() -> Arc<Settings> {
     let body = br#"{"model": "m", "input": "hi", "temperature": 0.5, "metadata": {"a": "b"}, "tools": [
-        {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": true}]}"#;
+        {"type": "function", "name": "f", "parameters": {"type": "object", "additionalProperties": false}, "strict": true}]}"#;
     Request::parse(body, &Options::default()).unwrap().request.settings
 }
 
@@ -213,7 +214,7 @@ fn events_have_the_official_shape() {
     );
     assert_eq!(
         response["tools"],
-        json!([{"type": "function", "name": "f", "description": null, "parameters": {"type": "object"}, "strict": true}])
+        json!([{"type": "function", "name": "f", "description": null, "parameters": {"type": "object", "additionalProperties": false}, "strict": true}])
     );
     assert_eq!((&response["temperature"], &response["metadata"]), (&json!(0.5), &json!({"a": "b"})));
 }

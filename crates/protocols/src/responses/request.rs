@@ -6,8 +6,10 @@ use crate::json::{self, Kind, Reader};
 use crate::limits::{self, Routes};
 use crate::openai::chat;
 use crate::openai::common::{self, conflict, missing, unsupported};
+use crate::openai::forced;
 use crate::openai::message::Role;
-use crate::openai::tools::{self, ToolChoice};
+use crate::openai::response_format::flat_format;
+use crate::openai::tools::{self, Choice, ToolChoice};
 use crate::options::{Options, Parsed};
 use dynamo_types::Error;
 use serde::Serialize;
@@ -54,9 +56,13 @@ struct Draft {
     instructions: Option<String>,
     conversation: Option<Conversation>,
     tools: Vec<Value>,
-    tool_choice: ToolChoice,
+    tool_choice: Choice,
+    /// As it is repeated.
+    shown_choice: Value,
     parallel_tool_calls: bool,
     reasoning: Reasoning,
+    /// The form of the text, as it is repeated.
+    format: Map<String, Value>,
     metadata: Map<String, Value>,
     kwargs: Map<String, Value>,
 }
@@ -83,9 +89,11 @@ impl Request {
             instructions: None,
             conversation: None,
             tools: Vec::new(),
-            tool_choice: ToolChoice::Auto,
+            tool_choice: Choice::default(),
+            shown_choice: "auto".into(),
             parallel_tool_calls: true,
             reasoning: Reasoning::default(),
+            format: Map::from_iter([("type".to_owned(), "text".into())]),
             metadata: Map::new(),
             kwargs: Map::new(),
         };
@@ -116,14 +124,9 @@ impl Draft {
                 }
             }
             "tools" => self.tools = read_tools(reader)?,
-            "tool_choice" => self.tool_choice = read_choice(reader)?,
-            "parallel_tool_calls" => {
-                self.parallel_tool_calls = reader.boolean()?;
-                if !self.parallel_tool_calls {
-                    reader.ineffective();
-                }
-            }
-            "text" => read_text(reader)?,
+            "tool_choice" => (self.tool_choice, self.shown_choice) = read_choice(reader)?,
+            "parallel_tool_calls" => self.parallel_tool_calls = reader.boolean()?,
+            "text" => self.text(reader)?,
             "reasoning" => self.reasoning = Reasoning::read(reader)?,
             "metadata" => {
                 let metadata = &mut self.metadata;
@@ -144,17 +147,31 @@ impl Draft {
         Ok(())
     }
 
+    /// The form of the answer's text.
+    fn text(&mut self, reader: &mut Reader<'_>) -> Result<(), Error> {
+        reader.object("an object", |reader, key| match key {
+            "format" => {
+                let guide;
+                (guide, self.format) = flat_format(reader)?;
+                self.common.guides.set("text.format", guide);
+                Ok(())
+            }
+            "verbosity" => reader.unknown_unless(|raw| raw == "\"medium\""),
+            _ => reader.unknown(),
+        })
+    }
+
     fn finish(mut self) -> Result<Request, Error> {
         let spoken = self.conversation.ok_or_else(|| missing("input"))?;
-        tools::check(&self.tools, &self.tool_choice)?;
+        let shown_tools = self.tools.iter().map(flat).collect();
+        let tool_choice = tools::choose(&mut self.tools, self.tool_choice)?;
         let mut conversation = Conversation::default();
         if let Some(instructions) = &self.instructions {
             conversation.say(Role::System, vec![instructions.clone()]);
         }
         conversation.messages.extend(spoken.messages);
-        if let Some(effort) = &self.reasoning.effort {
-            self.kwargs.entry("reasoning_effort").or_insert_with(|| effort.as_str().into());
-        }
+        let effort = self.reasoning.effort.clone().map(|effort| ("reasoning.effort", effort));
+        let hints = chat::Mind { effort, thinking: None }.tell(&mut self.kwargs);
         let common = self.common.finish(None)?;
         let settings = Settings {
             instructions: self.instructions,
@@ -164,9 +181,9 @@ impl Draft {
             parallel_tool_calls: self.parallel_tool_calls,
             reasoning: self.reasoning,
             temperature: common.temperature,
-            text: json!({"format": {"type": "text"}}),
-            tool_choice: shown_choice(&self.tool_choice),
-            tools: self.tools.iter().map(flat).collect(),
+            text: json!({"format": self.format}),
+            tool_choice: self.shown_choice,
+            tools: shown_tools,
             top_p: common.top_p,
             truncation: "disabled",
             user: common.user.clone(),
@@ -174,11 +191,14 @@ impl Draft {
         let chat = chat::Request {
             common,
             messages: conversation.messages,
+            forced: forced::guide(&self.tools, &tool_choice, self.parallel_tool_calls)?,
             tools: self.tools,
-            tool_choice: self.tool_choice,
+            tool_choice,
+            parallel_tool_calls: self.parallel_tool_calls,
             add_generation_prompt: true,
             continue_final_message: false,
             chat_template_kwargs: self.kwargs,
+            hints,
         };
         Ok(Request { chat, settings: Arc::new(settings) })
     }
@@ -191,15 +211,6 @@ fn flat(tool: &Value) -> Value {
         "type": "function", "name": field("name"), "description": field("description"),
         "parameters": field("parameters"), "strict": field("strict"),
     })
-}
-
-fn shown_choice(choice: &ToolChoice) -> Value {
-    match choice {
-        ToolChoice::None => "none".into(),
-        ToolChoice::Auto => "auto".into(),
-        ToolChoice::Required => "required".into(),
-        ToolChoice::Named(name) => json!({"type": "function", "name": name}),
-    }
 }
 
 /// Reads `tools`: functions, flat or, as some clients send them, as in chat completions. Tools that this server would
@@ -236,6 +247,7 @@ fn read_tools(reader: &mut Reader<'_>) -> Result<Vec<Value>, Error> {
         if !function.get("parameters").is_none_or(Value::is_object) {
             return Err(conflict(&place("parameters"), "must be an object"));
         }
+        tools::check_strict(&function, &format!("tools[{index}]"))?;
         all.push(json!({"type": "function", "function": function}));
         Ok(())
     })?;
@@ -243,62 +255,32 @@ fn read_tools(reader: &mut Reader<'_>) -> Result<Vec<Value>, Error> {
     Ok(all)
 }
 
-/// Reads `tool_choice`, whose named form is flat here.
-fn read_choice(reader: &mut Reader<'_>) -> Result<ToolChoice, Error> {
+/// Reads `tool_choice`, whose named form is flat here, and tells how it is repeated.
+fn read_choice(reader: &mut Reader<'_>) -> Result<(Choice, Value), Error> {
     if reader.peek()? != Kind::Object {
-        return tools::read_choice(reader);
+        let read = tools::read_choice(reader)?;
+        let shown = match &read.choice {
+            ToolChoice::None => "none",
+            ToolChoice::Required => "required",
+            ToolChoice::Auto | ToolChoice::Named(_) => "auto",
+        };
+        return Ok((read, shown.into()));
     }
     let choice = reader.value()?;
     let text = |place: &str| choice.pointer(place).and_then(Value::as_str);
     let name = text("/name").or_else(|| text("/function/name"));
     match (text("/type"), name) {
-        (Some("function"), Some(name)) => Ok(ToolChoice::Named(name.to_owned())),
+        (Some("function"), Some(name)) => {
+            let shown = json!({"type": "function", "name": name});
+            Ok((ToolChoice::Named(name.to_owned()).into(), shown))
+        }
         (Some("function"), None) => Err(missing("tool_choice.name")),
+        (Some("allowed_tools"), _) => Ok((tools::allowed(&choice)?, choice)),
         (Some(other), _) => {
             let problem = format!("of type `{}` is not implemented", json::echo(other));
             Err(unsupported("tool_choice", problem))
         }
         (None, _) => Err(missing("tool_choice.type")),
-    }
-}
-
-fn read_text(reader: &mut Reader<'_>) -> Result<(), Error> {
-    reader.object("an object", |reader, key| match key {
-        "format" => read_format(reader),
-        "verbosity" => reader.unknown_unless(|raw| raw == "\"medium\""),
-        _ => reader.unknown(),
-    })
-}
-
-/// Checked, and refused unless it asks for plain text.
-fn read_format(reader: &mut Reader<'_>) -> Result<(), Error> {
-    let mut kind = None;
-    let mut has_schema = false;
-    reader.object("an object", |reader, key| {
-        match key {
-            "type" => kind = Some(reader.string()?.into_owned()),
-            "schema" if reader.peek()? == Kind::Object => {
-                reader.raw()?;
-                has_schema = true;
-            }
-            "schema" => return Err(reader.wrong_type("an object")),
-            "name" | "description" | "strict" => _ = reader.raw()?,
-            _ => reader.unknown()?,
-        }
-        Ok(())
-    })?;
-    match kind.as_deref() {
-        Some("text") => Ok(()),
-        Some("json_schema") if !has_schema => Err(missing("text.format.schema")),
-        Some("json_object" | "json_schema") => {
-            Err(unsupported("text.format", "is only implemented for type `text`"))
-        }
-        Some(other) => {
-            let problem =
-                format!("must be `text`, `json_object` or `json_schema`, got `{}`", json::echo(other));
-            Err(conflict("text.format.type", problem))
-        }
-        None => Err(missing("text.format.type")),
     }
 }
 

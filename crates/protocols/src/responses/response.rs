@@ -3,7 +3,7 @@
 use super::item::{COMPLETED, IN_PROGRESS, INCOMPLETE, Item, Items};
 use super::request::Settings;
 use crate::openai;
-use crate::pieces::{Finish, Piece, Sequencer};
+use crate::pieces::{Finish, Fold, Piece, Sequencer};
 use dynamo_types::{Class, Error, FinishReason};
 use serde::Serialize;
 use std::sync::Arc;
@@ -158,12 +158,16 @@ impl Body {
         let response = Response::new(id, created_s, model, settings);
         Self { response, blocks: Sequencer::default(), items: Items::new(id) }
     }
+}
 
-    pub fn push(&mut self, piece: Piece<'_>) {
+impl Fold for Body {
+    type Answer = Response;
+
+    fn push(&mut self, piece: Piece<'_>) {
         self.blocks.push(piece, &mut self.items);
     }
 
-    pub fn finish(mut self, finish: &Finish<'_>, usage: openai::Usage) -> Response {
+    fn finish(mut self, finish: &Finish<'_>, usage: openai::Usage) -> Response {
         self.blocks.end(finish.is_cut(), &mut self.items);
         self.response.finish(self.items.items, finish, usage);
         self.response

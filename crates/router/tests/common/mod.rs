@@ -26,6 +26,8 @@ pub(crate) fn record(worker: u64, block_size: u32) -> ModelRecord {
         guided: false,
         tool_parser: None,
         reasoning_parser: None,
+        tasks: vec![dynamo_types::Task::Generate],
+        embedding_size: None,
         created_s: 0,
     };
     let instance = Instance {
