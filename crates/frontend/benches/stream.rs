@@ -66,6 +66,8 @@ async fn serve() -> Served {
         guided: false,
         tool_parser: None,
         reasoning_parser: None,
+        tasks: vec![dynamo_types::Task::Generate],
+        embedding_size: None,
         created_s: 0,
     };
     let instance = Instance {
@@ -83,6 +85,7 @@ async fn serve() -> Served {
         events: Arc::new(Local::new(dynamo_runtime::events::Options::default())),
         router: dynamo_router::Config::default(),
         registry: dynamo_runtime::metrics::Registry::new(),
+        tracer: dynamo_runtime::trace::Tracer::off(),
     };
     let frontend = Frontend::start(Config { port: 0, ..Config::default() }, services).await.unwrap();
     while frontend.models().is_empty() {

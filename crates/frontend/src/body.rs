@@ -1,27 +1,101 @@
-//! Reading a request body: content type, size and time limits.
+//! Reading a request body: content type, limits of size, time and memory.
 
 use crate::config::Config;
+use dynamo_runtime::CancellationToken;
 use dynamo_types::{Class, Error};
 use http_body_util::BodyExt;
 use hyper::HeaderMap;
-use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::body::{Body as _, Bytes, Frame, Incoming};
 use hyper::header::{CONTENT_TYPE, EXPECT};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
 
 /// Bodies up to this size need no share of the memory budget; the number of connections bounds them.
 const UNMETERED_BYTES: usize = 32 * 1024;
 /// The budget is counted in pieces of this size, so that it fits a semaphore.
 const PIECE_BYTES: usize = 64 * 1024;
-/// A body over the limit is read to its end (and thrown away) up to this many bytes beyond it, so that a client which
-/// writes before it reads sees the 413 and not a reset connection.
-const DISCARD_BYTES: u64 = 16 * 1024 * 1024;
+/// A body that nobody wants is read to its end before the answer up to this size, so that the connection can be used
+/// again. A larger one gets its answer first; then its connection is closed, not without reading on for a while.
+const SKIP_BYTES: u64 = 16 * 1024 * 1024;
+/// Once the server is to go away, what nobody wants is read for this long at most: it must not hold a drain.
+const LAST_BYTES: Duration = Duration::from_secs(1);
+/// Least pace of a body, averaged from its first byte on: twice that of a modem. Whoever is slower only occupies memory.
+const PACE_BYTES_PER_S: u64 = 16 * 1024;
+
+/// A share of the memory budget.
+pub(crate) type Share = Option<OwnedSemaphorePermit>;
 
 /// A body that has been read, and its share of the memory budget.
 pub(crate) struct Received {
     pub(crate) bytes: Bytes,
-    _permit: Option<OwnedSemaphorePermit>,
+    pub(crate) share: Share,
+}
+
+/// A body on its way. Tells its connection if it is dropped before its end.
+pub(crate) struct Upload {
+    incoming: Incoming,
+    ended: bool,
+    left_unread: Arc<AtomicBool>,
+}
+
+impl Upload {
+    pub(crate) fn new(incoming: Incoming, left_unread: Arc<AtomicBool>) -> Self {
+        Self { incoming, ended: false, left_unread }
+    }
+
+    /// The length the client has announced; 0 if it has not.
+    fn announced(&self) -> u64 {
+        self.incoming.size_hint().lower()
+    }
+
+    async fn frame(&mut self) -> Option<Result<Frame<Bytes>, hyper::Error>> {
+        let frame = self.incoming.frame().await;
+        self.ended |= frame.is_none();
+        frame
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if !self.ended && !self.incoming.is_end_stream() {
+            self.left_unread.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How fast a body has come so far.
+pub(crate) struct Pace {
+    begun: Instant,
+    gap: Duration,
+    bytes: u64,
+}
+
+impl Pace {
+    fn new(gap: Duration) -> Self {
+        Self { begun: Instant::now(), gap, bytes: 0 }
+    }
+
+    /// So many more bytes have come.
+    pub(crate) fn came(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+    }
+
+    /// When the next piece has to be there.
+    pub(crate) fn deadline(&self) -> Instant {
+        let earned = Duration::from_secs(self.bytes / PACE_BYTES_PER_S);
+        (Instant::now() + self.gap).min(self.begun + self.gap + earned)
+    }
+
+    pub(crate) fn missed(&self) -> Error {
+        let text = format!(
+            "the request body comes too slowly: a pause above {} ms, or less than {PACE_BYTES_PER_S} bytes per second",
+            self.gap.as_millis()
+        );
+        Error::invalid(text).with_code("body_timeout")
+    }
 }
 
 /// Reads request bodies within the limits of a [`Config`].
@@ -29,57 +103,86 @@ pub(crate) struct BodyReader {
     limit_bytes: usize,
     gap: Duration,
     memory: Arc<Semaphore>,
+    leaving: CancellationToken,
 }
 
 impl BodyReader {
-    pub(crate) fn new(config: &Config) -> Self {
+    /// `leaving` is cancelled when the server is to go away.
+    pub(crate) fn new(config: &Config, leaving: CancellationToken) -> Self {
         let pieces = (config.body_memory_bytes / PIECE_BYTES).min(Semaphore::MAX_PERMITS);
         Self {
             limit_bytes: config.body_limit_bytes,
             gap: Duration::from_millis(config.body_timeout_ms),
             memory: Arc::new(Semaphore::new(pieces)),
+            leaving,
         }
     }
 
     /// The whole body.
     ///
     /// # Errors
-    /// 415 for a content type that is not JSON, 413 above the limit, 503 while other requests hold the memory budget,
-    /// 400 when the client pauses too long or breaks off.
-    pub(crate) async fn read(&self, headers: &HeaderMap, mut body: Incoming) -> Result<Received, Error> {
+    /// 415 for a content type that is not JSON; as [`BodyReader::read_any`].
+    pub(crate) async fn read(&self, headers: &HeaderMap, body: Upload) -> Result<Received, Error> {
+        self.read_up_to(self.limit_bytes, headers, body).await
+    }
+
+    /// The same for bodies that are known to be small.
+    ///
+    /// # Errors
+    /// As [`BodyReader::read`].
+    pub(crate) async fn read_up_to(
+        &self,
+        limit_bytes: usize,
+        headers: &HeaderMap,
+        body: Upload,
+    ) -> Result<Received, Error> {
         if let Err(error) = check_content_type(headers) {
             self.skip(headers, body).await;
             return Err(error);
         }
-        let announced = body.size_hint().lower();
-        if announced > self.limit_bytes as u64 {
-            let waits_for_continue = headers.contains_key(EXPECT);
-            if !waits_for_continue && announced <= self.limit_bytes as u64 + DISCARD_BYTES {
-                self.discard(&mut body, announced).await;
-            }
-            return Err(self.too_large(announced));
-        }
-        let mut reserved = announced as usize;
-        let mut permit = match self.reserve(reserved) {
-            Ok(permit) => permit,
+        self.receive(limit_bytes.min(self.limit_bytes), headers, body).await
+    }
+
+    /// The whole body, of whatever type.
+    ///
+    /// # Errors
+    /// 413 above the limit, 503 while other requests hold the memory budget, 400 when the client is too slow or breaks
+    /// off.
+    pub(crate) async fn read_any(&self, headers: &HeaderMap, body: Upload) -> Result<Received, Error> {
+        self.receive(self.limit_bytes, headers, body).await
+    }
+
+    async fn receive(
+        &self,
+        limit_bytes: usize,
+        headers: &HeaderMap,
+        mut body: Upload,
+    ) -> Result<Received, Error> {
+        let announced = body.announced();
+        let refused = match announced {
+            found if found > limit_bytes as u64 => Err(self.too_large(limit_bytes, found)),
+            found => self.reserve(found as usize),
+        };
+        let mut share = match refused {
+            Ok(share) => share,
             Err(error) => {
                 self.skip(headers, body).await;
                 return Err(error);
             }
         };
+        let mut reserved = announced as usize;
         let mut bytes = Vec::with_capacity(announced as usize);
         let mut first = None;
-        while let Some(piece) = self.piece(&mut body).await? {
+        let mut pace = Pace::new(self.gap);
+        while let Some(piece) = piece(&mut body, &mut pace).await? {
             let total = bytes.len() + piece.len() + first.as_ref().map_or(0, Bytes::len);
-            if total > self.limit_bytes {
-                drop(bytes);
-                self.discard(&mut body, DISCARD_BYTES).await;
-                return Err(self.too_large(total as u64));
+            if total > limit_bytes {
+                return Err(self.too_large(limit_bytes, total as u64));
             }
             if total > reserved {
                 // Length unknown (chunked): the share doubles as the buffer does.
                 let more = total.max(PIECE_BYTES);
-                permit = merge(permit, self.reserve(more)?);
+                share = merge(share, self.reserve(more)?);
                 reserved += more;
             }
             // A small body comes in one piece and needs no copy.
@@ -92,41 +195,42 @@ impl BodyReader {
                 }
             }
         }
-        Ok(Received { bytes: first.unwrap_or_else(|| bytes.into()), _permit: permit })
+        Ok(Received { bytes: first.unwrap_or_else(|| bytes.into()), share })
     }
 
-    /// Reads a body that nobody wants to its end, within reason: a connection closed over unread data is reset, and the
-    /// client may then never see the answer.
-    pub(crate) async fn skip(&self, headers: &HeaderMap, mut body: Incoming) {
-        if !headers.contains_key(EXPECT) {
-            self.discard(&mut body, DISCARD_BYTES).await;
+    /// Reads a body that nobody wants to its end, within reason.
+    pub(crate) async fn skip(&self, headers: &HeaderMap, mut body: Upload) {
+        if headers.contains_key(EXPECT) || body.announced() > SKIP_BYTES {
+            return;
         }
-    }
-
-    async fn piece(&self, body: &mut Incoming) -> Result<Option<Bytes>, Error> {
-        loop {
-            let frame = tokio::time::timeout(self.gap, body.frame()).await.map_err(|_| {
-                Error::invalid(format!("no data of the request body for {} ms", self.gap.as_millis()))
-                    .with_code("body_timeout")
-            })?;
-            match frame {
-                None => return Ok(None),
-                Some(Err(error)) => {
-                    return Err(Error::invalid("the request body broke off").with_detail(error.to_string()));
-                }
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data()
-                        && !data.is_empty()
-                    {
-                        return Ok(Some(data));
-                    }
-                }
+        let mut pace = Pace::new(self.gap);
+        let skipped = async {
+            while pace.bytes <= SKIP_BYTES {
+                let Ok(Some(_)) = piece(&mut body, &mut pace).await else { return };
             }
+        };
+        let enough = async {
+            self.leaving.cancelled().await;
+            tokio::time::sleep(LAST_BYTES).await;
+        };
+        // Read or not, the answer is the same.
+        tokio::select! {
+            biased;
+            () = skipped => {}
+            () = enough => {}
         }
+    }
+
+    /// For a body that somebody else reads.
+    pub(crate) fn pace(&self) -> Pace {
+        Pace::new(self.gap)
     }
 
     /// A share of the budget for a body of `bytes`.
-    fn reserve(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>, Error> {
+    ///
+    /// # Errors
+    /// 503 while other requests hold it.
+    pub(crate) fn reserve(&self, bytes: usize) -> Result<Share, Error> {
         if bytes <= UNMETERED_BYTES {
             return Ok(None);
         }
@@ -136,30 +240,36 @@ impl BodyReader {
         })
     }
 
-    async fn discard(&self, body: &mut Incoming, bytes: u64) {
-        let mut left = bytes;
-        while let Ok(Some(piece)) = self.piece(body).await {
-            let Some(rest) = left.checked_sub(piece.len() as u64) else { return };
-            left = rest;
-        }
-    }
-
-    fn too_large(&self, found: u64) -> Error {
-        Error::client(
-            Class::TooLarge,
-            format!(
-                "the request body has {found} bytes or more; the limit is {} bytes (body_limit_bytes)",
-                self.limit_bytes
-            ),
-        )
-        .with_code("body_too_large")
+    fn too_large(&self, limit_bytes: usize, found: u64) -> Error {
+        let whose = if limit_bytes == self.limit_bytes { " (body_limit_bytes)" } else { "" };
+        let text =
+            format!("the request body has {found} bytes or more; the limit is {limit_bytes} bytes{whose}");
+        Error::client(Class::TooLarge, text).with_code("body_too_large")
     }
 }
 
-fn merge(
-    held: Option<OwnedSemaphorePermit>,
-    more: Option<OwnedSemaphorePermit>,
-) -> Option<OwnedSemaphorePermit> {
+/// The next bytes; none at the end.
+async fn piece(body: &mut Upload, pace: &mut Pace) -> Result<Option<Bytes>, Error> {
+    loop {
+        let frame = timeout_at(pace.deadline(), body.frame()).await.map_err(|_| pace.missed())?;
+        match frame {
+            None => return Ok(None),
+            Some(Err(error)) => {
+                return Err(Error::invalid("the request body broke off").with_detail(error.to_string()));
+            }
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data()
+                    && !data.is_empty()
+                {
+                    pace.came(data.len());
+                    return Ok(Some(data));
+                }
+            }
+        }
+    }
+}
+
+fn merge(held: Share, more: Share) -> Share {
     match (held, more) {
         (Some(mut held), Some(more)) => {
             held.merge(more);
@@ -207,7 +317,7 @@ mod tests {
     #[test]
     fn the_memory_budget_is_shared_and_returned() {
         let config = Config { body_memory_bytes: 4 * PIECE_BYTES, ..Config::default() };
-        let reader = BodyReader::new(&config);
+        let reader = BodyReader::new(&config, CancellationToken::new());
         assert!(reader.reserve(UNMETERED_BYTES).unwrap().is_none());
         let held = reader.reserve(3 * PIECE_BYTES).unwrap();
         assert_eq!(reader.reserve(2 * PIECE_BYTES).unwrap_err().class(), Class::Unavailable);

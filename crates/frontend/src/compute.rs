@@ -1,5 +1,6 @@
 //! Requests that need a model's text parts and no engine: read, compute, answer.
 
+use crate::body::Upload;
 use crate::http::{self, Body, ErrorShape};
 use crate::metrics::UNKNOWN_MODEL;
 use crate::model::Model;
@@ -7,9 +8,9 @@ use crate::prepare;
 use crate::record::Identity;
 use crate::shared::Shared;
 use dynamo_types::{Error, Result};
-use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
 use std::sync::Arc;
+use tracing::Instrument;
 
 /// One such API.
 pub(crate) struct Compute {
@@ -31,29 +32,34 @@ pub(crate) struct Computed {
 pub(crate) async fn handle(
     shared: Arc<Shared>,
     api: &'static Compute,
-    request: Request<Incoming>,
+    request: Request<Upload>,
     identity: Identity,
 ) -> Response<Body> {
     let _running = shared.requests.token();
-    let outcome = run(&shared, api, request).await;
+    let mut span = identity.http_span();
+    span.set("http.route", api.name);
+    let outcome = run(&shared, api, request).instrument(identity.log.clone()).await;
     count(&shared, api, &outcome);
-    let (overload_status, id) = (shared.config.overload_status, identity.id);
+    let overload_status = shared.config.overload_status;
+    let _logging = identity.log.enter();
     match outcome {
         Ok(computed) => {
-            tracing::debug!(request_id = %id, model = %computed.model.name(), route = api.name, "request");
+            span.set("gen_ai.request.model", &**computed.model.name());
+            tracing::debug!(model = %computed.model.name(), route = api.name, "request");
             let mut response = http::json(StatusCode::OK, computed.body);
             http::set_ignored_fields(&mut response, &computed.dropped);
             response
         }
         Err(error) => {
             let status = error.http_status(overload_status);
-            tracing::debug!(request_id = %id, route = api.name, status, "request");
+            span.fail(&error);
+            tracing::debug!(route = api.name, status, error_type = error.metric_label(), "request");
             http::failure(&error, overload_status, api.error_shape)
         }
     }
 }
 
-async fn run(shared: &Arc<Shared>, api: &'static Compute, request: Request<Incoming>) -> Result<Computed> {
+async fn run(shared: &Arc<Shared>, api: &'static Compute, request: Request<Upload>) -> Result<Computed> {
     let (parts, body) = request.into_parts();
     let body = crate::generate::admitted(shared, &parts.headers, body).await?;
     let received = shared.bodies.read(&parts.headers, body).await?;

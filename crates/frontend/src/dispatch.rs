@@ -1,12 +1,14 @@
-//! One choice of an answer on its way to a worker: select, send, wait for the first sign of an answer, and go elsewhere
-//! if that fails (R30).
+//! One choice of an answer on its way to one worker: select, send, wait for the first sign of an answer. What becomes of
+//! it when that fails is its [course](crate::course)'s to say.
 
+use crate::facts::Placed;
 use crate::metrics::RequestMetrics;
 use crate::model::{Model, Worker};
 use crate::shared::Shared;
 use dynamo_router::{Booking, Query};
 use dynamo_runtime::plane::DeltaStream;
-use dynamo_types::{Delta, Error, InstanceId, Request, Result, WorkerRank};
+use dynamo_runtime::trace::Kind;
+use dynamo_types::{Delta, Error, InstanceId, Request, Result, Task};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -28,88 +30,90 @@ pub(crate) struct Started {
     /// Holds the load on the router's books.
     pub(crate) booking: Booking,
     pub(crate) worker: Arc<Worker>,
-    pub(crate) target: WorkerRank,
+    pub(crate) placed: Placed,
 }
 
-/// Finds a worker that begins to answer.
-///
-/// # Errors
-/// The last worker's fault once `max_attempts` are used up, a fault that another worker would repeat, or what the
-/// router says when nobody is left.
-pub(crate) async fn start(job: Job) -> Result<Started> {
-    let mut excluded: Vec<InstanceId> = Vec::new();
-    let mut last: Option<Error> = None;
-    for attempt in 0..job.shared.config.max_attempts {
-        if attempt > 0 {
-            job.handles.migrations.inc();
-        }
-        let failed = match attempt_once(&job, &excluded).await {
-            Ok(started) => return Ok(started),
-            Err(failed) => failed,
-        };
-        let Some(worker) = failed.worker else {
-            // Nobody is left: what the last one said is more use than "nobody is left".
-            return Err(last.unwrap_or(failed.error));
-        };
-        let pinned = job.request.routing.worker.is_some();
-        if pinned || !failed.error.retryable() {
-            return Err(failed.error);
-        }
-        tracing::debug!(request_id = %job.request.id, %worker, error = %failed.error, "trying another worker");
-        excluded.push(worker);
-        last = Some(failed.error);
-    }
-    Err(last.unwrap_or_else(|| Error::internal("a request was not attempted at all")))
-}
-
-struct Failed {
+/// An answer that did not begin.
+pub(crate) struct Failed {
     /// None: no worker could be chosen.
-    worker: Option<InstanceId>,
-    error: Error,
+    pub(crate) worker: Option<InstanceId>,
+    pub(crate) error: Error,
 }
 
-async fn attempt_once(job: &Job, excluded: &[InstanceId]) -> Result<Started, Failed> {
-    let selection = select(job, excluded).map_err(|error| Failed { worker: None, error })?;
-    let target = selection.target;
-    let booking = selection.booking;
-    let router = &job.model.router;
-    let Some(worker) = job.model.worker(target.worker) else {
-        // It left between being chosen and being called.
-        let error = Error::disconnected("the chosen worker left");
-        return Err(Failed { worker: Some(target.worker), error });
-    };
-    let mut request = job.request.clone();
-    request.routing.worker = Some(target.worker);
-    request.routing.rank = Some(target.rank);
-    let answer = first_answer(job, &worker, Arc::new(request)).await;
-    // Success is reported when the answer is complete: a worker that breaks off every answer is no success.
-    if let Err(error) = &answer {
-        router.report(target.worker, Some(error), job.shared.now_ms());
-    }
-    let (stream, first) = answer.map_err(|error| Failed { worker: Some(target.worker), error })?;
-    worker.seen(Instant::now());
-    Ok(Started { stream, first, booking, worker, target })
+/// One try with one worker.
+pub(crate) struct Attempt {
+    pub(crate) job: Arc<Job>,
+    /// The job's own, with the answer so far behind its prompt.
+    pub(crate) request: Request,
+    /// Of the request's tokens.
+    pub(crate) hashes: Option<Arc<[u64]>>,
+    /// Tokens of the answer so far.
+    pub(crate) generated: u32,
+    /// Workers that are not to be tried again.
+    pub(crate) failed: Vec<InstanceId>,
 }
 
-fn select(job: &Job, excluded: &[InstanceId]) -> Result<dynamo_router::Selection> {
-    let routing = &job.request.routing;
-    let start = std::time::Instant::now();
-    let selection = job.model.router.select(&Query {
-        tokens: &job.request.tokens,
-        local_hashes: job.hashes.as_deref(),
-        expected_output_tokens: job.expected_output_tokens,
-        pinned: routing.worker.map(|worker| (worker, routing.rank)),
-        excluded,
-        now_ms: job.shared.now_ms(),
-        ..Query::default()
-    })?;
-    job.handles.placements.inc();
-    if let Some(hashes) = &job.hashes {
-        job.shared.metrics.scheduling_ms.observe(start.elapsed().as_secs_f64() * 1000.0);
-        let rate = f64::from(selection.overlap_blocks) / hashes.len().max(1) as f64;
-        job.shared.metrics.kv_hit_rate.observe(rate);
+impl Attempt {
+    /// Selects, sends, and waits for the first sign of an answer.
+    pub(crate) async fn run(self) -> Result<Started, Failed> {
+        let selection = self.select().map_err(|error| Failed { worker: None, error })?;
+        let Self { job, mut request, hashes, .. } = self;
+        let target = selection.target;
+        let hit_rate = hashes.as_ref().map(|hashes| hit_rate(&selection, hashes));
+        let placed = Placed { target, sent: Instant::now(), first: None, hit_rate };
+        let booking = selection.booking;
+        let Some(worker) = job.model.worker(target.worker) else {
+            // It left between being chosen and being called.
+            let error = Error::disconnected("the chosen worker left");
+            return Err(Failed { worker: Some(target.worker), error });
+        };
+        request.routing.worker = Some(target.worker);
+        request.routing.rank = Some(target.rank);
+        let answer = first_answer(&job, &worker, Arc::new(request)).await;
+        let (stream, first) = answer.map_err(|error| Failed { worker: Some(target.worker), error })?;
+        worker.seen(Instant::now());
+        Ok(Started { stream, first, booking, worker, placed })
     }
-    Ok(selection)
+
+    fn select(&self) -> Result<dynamo_router::Selection> {
+        let (job, routing) = (&self.job, &self.request.routing);
+        let start = std::time::Instant::now();
+        let mut span = job.shared.tracer.child("route", Kind::Internal, self.request.trace.as_ref());
+        let mut excluded = job.model.unable(self.request.task);
+        excluded.extend_from_slice(&self.failed);
+        let expected = job.expected_output_tokens;
+        let selection = job.model.router.select(&Query {
+            tokens: &self.request.tokens,
+            local_hashes: self.hashes.as_deref(),
+            expected_output_tokens: expected.map(|tokens| tokens.saturating_sub(self.generated)),
+            pinned: routing.worker.map(|worker| (worker, routing.rank)),
+            rank: routing.rank,
+            excluded: &excluded,
+            begun: self.generated > 0,
+            now_ms: job.shared.now_ms(),
+            ..Query::default()
+        });
+        let selection = selection.inspect_err(|error| span.fail(error))?;
+        if span.is_recorded() {
+            span.set("worker_id", selection.target.to_string());
+            span.set("candidates", selection.candidates);
+            span.set("overlap_blocks", selection.overlap_blocks);
+        }
+        job.handles.placements.inc();
+        if let Some(hashes) = &self.hashes {
+            job.shared.metrics.scheduling_ms.observe(start.elapsed().as_secs_f64() * 1000.0);
+            // Embeddings have no use for what is cached.
+            if job.request.task == Task::Generate {
+                job.shared.metrics.kv_hit_rate.observe(hit_rate(&selection, hashes));
+            }
+        }
+        Ok(selection)
+    }
+}
+
+/// Share of the prompt's blocks that the chosen worker has.
+fn hit_rate(selection: &dynamo_router::Selection, hashes: &[u64]) -> f64 {
+    f64::from(selection.overlap_blocks) / hashes.len().max(1) as f64
 }
 
 /// Sends the request and waits until the worker says something about it.

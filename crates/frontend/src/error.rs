@@ -8,7 +8,8 @@ pub enum Error {
     /// `host` is no address and no name that resolves to one.
     Host { host: String, source: io::Error },
     /// The address cannot be listened on.
-    Listen { address: String, source: io::Error },
+    /// `flag` names another one.
+    Listen { address: String, flag: &'static str, source: io::Error },
     /// Two parts of the process want the same metric name.
     Metrics(String),
     /// Discovery or the event plane refused.
@@ -21,10 +22,10 @@ impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Host { host, source } => write!(f, "host {host:?} cannot be resolved: {source}"),
-            Self::Listen { address, source } if source.kind() == io::ErrorKind::AddrInUse => {
-                write!(f, "cannot listen on {address}: the port is in use; choose another with --port")
+            Self::Listen { address, flag, source } if source.kind() == io::ErrorKind::AddrInUse => {
+                write!(f, "cannot listen on {address}: the port is in use; choose another with {flag}")
             }
-            Self::Listen { address, source } => write!(f, "cannot listen on {address}: {source}"),
+            Self::Listen { address, source, .. } => write!(f, "cannot listen on {address}: {source}"),
             Self::Metrics(reason) => write!(f, "cannot register metrics: {reason}"),
             Self::Services(reason) => write!(f, "{reason}"),
             Self::Config { key, reason } => write!(f, "{key}: {reason}"),

@@ -1,7 +1,10 @@
 //! A generation request from head to answer, for every API alike: read, translate, resolve, tokenise, dispatch, write.
 
+use crate::best::Pick;
+use crate::body::{Received, Upload};
 use crate::dispatch::Job;
 use crate::generation::Generation;
+use crate::hints;
 use crate::http::{self, Body};
 use crate::identity::choice_seed;
 use crate::metrics::RequestMetrics;
@@ -11,12 +14,13 @@ use crate::prepare::{self, Tokens};
 use crate::record::{Identity, Record};
 use crate::shared::{Phase, Shared};
 use crate::stream::{EventStream, whole};
+use bytes::Bytes;
 use dynamo_text::{Decoder, DecoderOptions, Tokenizer};
-use dynamo_types::{Class, Error, InstanceId, Request, RequestId, Result, Stopping};
-use hyper::body::Incoming;
+use dynamo_types::{Error, Request, RequestId, Result, Stopping};
 use hyper::{HeaderMap, Response, StatusCode};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tracing::Instrument;
 
 /// Seconds after which a client should ask again when this frontend is going away: by then another one answers at the
 /// same address.
@@ -26,24 +30,62 @@ const DRAIN_RETRY_AFTER_S: u32 = 5;
 pub(crate) async fn handle(
     shared: Arc<Shared>,
     api: &'static Api,
-    request: hyper::Request<Incoming>,
+    request: hyper::Request<Upload>,
     identity: Identity,
 ) -> Response<Body> {
     let overload_status = shared.config.overload_status;
-    let mut record =
-        Record::new(&shared.metrics, identity, api.name, overload_status, shared.requests.token());
-    let answered = match prepare(&shared, api, request, &mut record).await {
-        Ok(prepared) => answer(&shared, prepared, record).await,
+    let record = Record::new(&shared.metrics, identity, api.name, overload_status, shared.requests.token());
+    let (parts, body) = request.into_parts();
+    let receive = async {
+        let body = admitted(&shared, &parts.headers, body).await?;
+        shared.bodies.read(&parts.headers, body).await
+    };
+    match run(&shared, api, &parts.headers, receive, record).await {
+        Ok((written, dropped)) => {
+            let mut response = match written {
+                Written::Whole(body) => http::json(StatusCode::OK, body),
+                Written::Events(stream) => http::events(stream),
+            };
+            http::set_ignored_fields(&mut response, &dropped);
+            response
+        }
+        Err(error) => http::failure(&error, overload_status, api.error_shape),
+    }
+}
+
+/// An answer in an API's own words.
+pub(crate) enum Written {
+    Whole(Bytes),
+    Events(Box<EventStream>),
+}
+
+/// From what was received to the answer, and the fields that had no effect. The record has the outcome then.
+///
+/// # Errors
+/// What is wrong with the request, or what went wrong before the first words of the answer.
+pub(crate) async fn run(
+    shared: &Arc<Shared>,
+    api: &'static Api,
+    headers: &HeaderMap,
+    receive: impl Future<Output = Result<Received>>,
+    mut record: Record,
+) -> Result<(Written, Vec<String>)> {
+    let log = record.log_span().clone();
+    let prepared = async {
+        let received = receive.await?;
+        prepare(shared, api, headers, received, &mut record).await
+    };
+    match prepared.instrument(log).await {
+        Ok(prepared) => answer(shared, prepared, record).await,
         Err(error) => {
             record.fail(&error);
             Err(error)
         }
-    };
-    answered.unwrap_or_else(|error| http::failure(&error, overload_status, api.error_shape))
+    }
 }
 
 /// 503 for requests that come during a drain.
-fn draining() -> Error {
+pub(crate) fn draining() -> Error {
     Error::unavailable("the server is draining and takes no new requests")
         .with_retry_after_s(DRAIN_RETRY_AFTER_S)
 }
@@ -58,49 +100,54 @@ struct Prepared {
     handles: Arc<RequestMetrics>,
 }
 
-/// Refuses work while draining (R29). What the client still sends is read for a moment only: it must not hold the drain.
+/// Refuses work while draining (R29). What the client still sends is read for a moment only.
 ///
 /// # Errors
 /// 503 with `Retry-After`.
-pub(crate) async fn admitted(shared: &Shared, headers: &HeaderMap, body: Incoming) -> Result<Incoming> {
-    const LAST_BYTES: Duration = Duration::from_secs(1);
+pub(crate) async fn admitted(shared: &Shared, headers: &HeaderMap, body: Upload) -> Result<Upload> {
     if shared.phase() == Phase::Serving {
         return Ok(body);
     }
-    // Read or not, the answer is the same.
-    let _ = tokio::time::timeout(LAST_BYTES, shared.bodies.skip(headers, body)).await;
+    shared.bodies.skip(headers, body).await;
     Err(draining())
 }
 
 async fn prepare(
     shared: &Arc<Shared>,
     api: &'static Api,
-    request: hyper::Request<Incoming>,
+    headers: &HeaderMap,
+    received: Received,
     record: &mut Record,
 ) -> Result<(Prepared, Reply)> {
-    let (parts, body) = request.into_parts();
-    let body = admitted(shared, &parts.headers, body).await?;
-    let received = shared.bodies.read(&parts.headers, body).await?;
+    record.keep_payload(shared.config.log_prompts, &received.bytes);
+    let _preprocess = record.child("preprocess");
     let size = received.bytes.len();
     let context = Arc::clone(shared);
-    let translate = move || (api.translate)(&received.bytes, &context.options);
-    let Call { mut plan, prompts, reply, dropped } = prepare::offload(shared, size, translate).await?;
+    // The share of the memory budget is held until the prompts are tokens.
+    let Received { bytes, share } = received;
+    let translate = move || (api.translate)(&bytes, &context.options).map(|call| (call, share));
+    let (call, share) = prepare::offload(shared, size, translate).await?;
+    let Call { mut plan, prompts, reply, mut dropped } = call;
     record.set_stream(plan.stream);
     let model = shared.catalog.find(&plan.model)?;
     let handles = record.identify(model.name(), plan.stream);
-    overrule(&mut plan, &parts.headers)?;
+    hints::overrule(&mut plan, headers)?;
     let text = Arc::clone(model.usable()?);
-    check_pin(&model, &plan)?;
+    hints::settle_pins(&model, &mut plan)?;
+    prepare::check_task(&model, &plan)?;
     let (served, tokenizer) = (Arc::clone(&model), Arc::clone(&text.tokenizer));
     let fits = matches!(reply, Reply::Answer(_));
-    let tokenise = move || prepare::tokens(&served, &text, &plan, prompts, fits).map(|tokens| (plan, tokens));
-    let (plan, (tokens, spent)) = prepare::offload(shared, size, tokenise).await?;
+    let tokenise =
+        move || prepare::tokens(&served, &text, &plan, prompts, fits).map(|tokens| (plan, tokens, share));
+    let (plan, (tokens, spent), share) = prepare::offload(shared, size, tokenise).await?;
     spent.observe(&shared.metrics);
+    drop(share);
     let total: usize = tokens.iter().map(|tokens| tokens.ids.len()).sum();
     record.set_prompt_tokens(u32::try_from(total).unwrap_or(u32::MAX));
+    dropped.extend(tokens.iter().flat_map(|tokens| &tokens.ignored).map(|field| (*field).to_owned()));
     if !dropped.is_empty() {
         let fields = dropped.join(", ");
-        tracing::warn!(request_id = %record.id(), model = %model.name(), fields, "request fields without effect");
+        tracing::warn!(model = %model.name(), fields, "request fields without effect");
     }
     Ok((Prepared { plan, dropped, model, tokenizer, tokens, handles }, reply))
 }
@@ -110,30 +157,30 @@ async fn answer(
     shared: &Arc<Shared>,
     (mut prepared, reply): (Prepared, Reply),
     mut record: Record,
-) -> Result<Response<Body>> {
+) -> Result<(Written, Vec<String>)> {
     let dropped = std::mem::take(&mut prepared.dropped);
-    let mut response = match reply {
+    let written = match reply {
         Reply::Count(body) => {
             let body = body(record.usage.prompt_tokens)?;
             record.succeed();
-            http::json(StatusCode::OK, body)
+            Written::Whole(body)
         }
         Reply::Answer(mut answer) => {
             let head = head(&record, &mut prepared);
             let generation = begin(shared, &prepared, !head.splitting.is_plain(), record);
             answer.begin(head);
-            write(generation, answer, prepared.plan.stream).await?
+            write(generation, answer, &prepared.plan).await?
         }
     };
-    http::set_ignored_fields(&mut response, &dropped);
-    Ok(response)
+    Ok((written, dropped))
 }
 
-async fn write(generation: Generation, answer: Box<dyn Answer>, stream: bool) -> Result<Response<Body>> {
-    if stream {
-        EventStream::open(generation, answer).await.map(http::events)
+async fn write(generation: Generation, answer: Box<dyn Answer>, plan: &Plan) -> Result<Written> {
+    if plan.stream {
+        EventStream::open(generation, answer).await.map(|stream| Written::Events(Box::new(stream)))
     } else {
-        whole(generation, answer).await.map(|body| http::json(StatusCode::OK, body))
+        let pick = Pick { keep: plan.n, of: plan.best_of };
+        whole(generation, answer, pick).await.map(Written::Whole)
     }
 }
 
@@ -143,7 +190,8 @@ fn head(record: &Record, prepared: &mut Prepared) -> Head {
         created_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
         model: Arc::clone(prepared.model.name()),
         n: prepared.plan.n,
-        echo: prepared.tokens.iter_mut().filter_map(|tokens| tokens.text.take()).collect(),
+        texts: prepared.tokens.iter_mut().filter_map(|tokens| tokens.text.take()).collect(),
+        prompts: prepared.tokens.iter().map(|tokens| Arc::clone(&tokens.ids)).collect(),
         splitting: splitting(prepared),
     }
 }
@@ -159,34 +207,37 @@ fn splitting(prepared: &Prepared) -> Splitting {
         reasoning: card.reasoning_parser.clone(),
         tool: card.tool_parser.clone().filter(|_| tools.is_some()),
         tools: tools.unwrap_or_default(),
+        forced: prepared.plan.forced.clone(),
+        max_calls: prepared.plan.max_calls,
         start,
     }
 }
 
-/// Makes a job for every choice of every prompt: index = prompt index times `n` plus choice.
+/// Makes a job for every candidate of every prompt: index = prompt index times `best_of` plus candidate.
 /// `is_split`: a parser reads the text.
 fn begin(shared: &Arc<Shared>, prepared: &Prepared, is_split: bool, record: Record) -> Generation {
     let Prepared { plan, model, tokenizer, handles, .. } = prepared;
     let seed = plan.seed.unwrap_or_else(|| shared.identities.seed());
-    let mut jobs = Vec::with_capacity(prepared.tokens.len() * plan.n as usize);
+    let mut jobs = Vec::with_capacity(prepared.tokens.len() * plan.best_of as usize);
     for tokens in &prepared.tokens {
-        for _ in 0..plan.n {
+        for _ in 0..plan.best_of {
             let index = jobs.len() as u32;
             let job = Job {
                 shared: Arc::clone(shared),
                 model: Arc::clone(model),
                 handles: Arc::clone(handles),
-                request: request(record.id(), model, plan, tokens, choice_seed(seed, index), index),
+                request: request(&record, model, plan, tokens, choice_seed(seed, index), index),
                 hashes: tokens.hashes.clone(),
                 expected_output_tokens: plan.expected_output_tokens,
             };
-            jobs.push((job, Decoder::new(Arc::clone(tokenizer), decoding(model, plan, is_split))));
+            jobs.push((job, Decoder::new(Arc::clone(tokenizer), decoding(model, plan, tokens, is_split))));
         }
     }
-    Generation::new(Arc::clone(shared), Arc::clone(model), record, plan.n, jobs)
+    Generation::new(Arc::clone(shared), record, plan.best_of, plan.tells_facts, jobs)
 }
 
-fn request(id: &RequestId, model: &Model, plan: &Plan, tokens: &Tokens, seed: u64, index: u32) -> Request {
+fn request(record: &Record, model: &Model, plan: &Plan, tokens: &Tokens, seed: u64, index: u32) -> Request {
+    let id = record.id();
     let mut sampling = plan.sampling.clone();
     sampling.seed = seed;
     Request {
@@ -194,6 +245,7 @@ fn request(id: &RequestId, model: &Model, plan: &Plan, tokens: &Tokens, seed: u6
         model: Arc::clone(model.name()),
         tokens: Arc::clone(&tokens.ids),
         resumed: 0,
+        task: plan.task,
         sampling,
         stopping: Stopping {
             max_tokens: tokens.max_tokens,
@@ -201,13 +253,14 @@ fn request(id: &RequestId, model: &Model, plan: &Plan, tokens: &Tokens, seed: u6
             min_tokens: plan.stopping.min_tokens.min(tokens.max_tokens),
             ..plan.stopping.clone()
         },
-        guide: plan.guide.clone(),
+        guide: tokens.guide.clone(),
         output: plan.output.clone(),
         routing: plan.routing.clone(),
+        trace: Some(record.trace().clone()),
     }
 }
 
-fn decoding(model: &Model, plan: &Plan, is_split: bool) -> DecoderOptions {
+fn decoding(model: &Model, plan: &Plan, tokens: &Tokens, is_split: bool) -> DecoderOptions {
     DecoderOptions {
         stop: plan.stop.clone(),
         stop_token_ids: plan.stopping.stop_token_ids.clone(),
@@ -217,72 +270,6 @@ fn decoding(model: &Model, plan: &Plan, is_split: bool) -> DecoderOptions {
         keep_markers: is_split,
         include_stop_str_in_output: plan.include_stop_str_in_output,
         logprobs: plan.output.logprobs.is_some(),
-    }
-}
-
-/// What gateways say in headers wins over the body (behaviour.md 1.7).
-fn overrule(plan: &mut Plan, headers: &HeaderMap) -> Result<()> {
-    if let Some(worker) = number(headers, "x-dynamo-worker-instance-id")? {
-        plan.routing.worker = Some(InstanceId(worker));
-    }
-    if let Some(rank) = number(headers, "x-dynamo-dp-rank")? {
-        let rank = u32::try_from(rank).map_err(|_| bad_header("x-dynamo-dp-rank", "a 32-bit integer"))?;
-        plan.routing.rank = Some(rank);
-    }
-    if let Some(tenant) = headers.get("x-tenant-id").and_then(|value| value.to_str().ok()) {
-        plan.routing.salt = Some(tenant).filter(|tenant| !tenant.is_empty()).map(Arc::from);
-    }
-    if let Some(priority) = headers.get("x-dynamo-request-priority") {
-        let parsed = priority.to_str().ok().and_then(|text| text.trim().parse().ok());
-        plan.routing.priority =
-            parsed.ok_or_else(|| bad_header("x-dynamo-request-priority", "a 32-bit integer"))?;
-    }
-    Ok(())
-}
-
-/// Decimal, or hexadecimal after `0x`.
-fn number(headers: &HeaderMap, name: &'static str) -> Result<Option<u64>> {
-    let Some(value) = headers.get(name) else { return Ok(None) };
-    let text = value.to_str().unwrap_or("").trim();
-    let parsed = match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    parsed.map(Some).map_err(|_| bad_header(name, "a decimal number, or a hexadecimal one after 0x"))
-}
-
-fn bad_header(name: &'static str, expected: &str) -> Error {
-    Error::client(Class::Invalid, format!("header {name} must be {expected}")).with_param(name)
-}
-
-/// A pinned worker has to be one of the model's.
-fn check_pin(model: &Model, plan: &Plan) -> Result<()> {
-    match plan.routing.worker {
-        Some(worker) if model.worker(worker).is_none() => Err(Error::invalid(format!(
-            "the pinned worker {} (hexadecimal {worker}) does not serve the model `{}`",
-            worker.0,
-            model.name()
-        ))
-        .with_param("nvext.backend_instance_id")),
-        _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use hyper::header::HeaderValue;
-
-    #[test]
-    fn numbers_in_headers() {
-        let read = |text: &'static str| {
-            let mut headers = HeaderMap::new();
-            headers.insert("x-dynamo-dp-rank", HeaderValue::from_static(text));
-            number(&headers, "x-dynamo-dp-rank")
-        };
-        assert_eq!(read("12").unwrap(), Some(12));
-        assert_eq!(read("0xff").unwrap(), Some(255));
-        assert_eq!(read("ff").unwrap_err().param(), Some("x-dynamo-dp-rank"));
-        assert_eq!(number(&HeaderMap::new(), "x-dynamo-dp-rank").unwrap(), None);
+        prompt: tokens.source,
     }
 }

@@ -3,15 +3,13 @@
 //! It is polled by whoever writes the answer, and only when there is room to write: what comes meanwhile is merged where
 //! it waits (DESIGN 3.1). Dropping it cancels every choice and gives back every booking (R21, R22).
 
-use crate::dispatch::{Job, Started, silent, start};
-use crate::model::{Model, Worker};
+use crate::course::Course;
+use crate::dispatch::Job;
+use crate::facts::Facts;
 use crate::record::{Record, Usage};
 use crate::shared::{Phase, Shared};
-use dynamo_router::Booking;
-use dynamo_runtime::BoxFuture;
-use dynamo_runtime::plane::DeltaStream;
 use dynamo_text::{Decoder, TextDelta};
-use dynamo_types::{Delta, Error, InstanceId, Result};
+use dynamo_types::{Delta, Error};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,6 +18,10 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 /// The timer of a generation fires at most this often.
 const TICK_MIN: Duration = Duration::from_millis(10);
+
+/// Choices of one request that are on their way at once; each further one starts when one of these is over. A batch of
+/// thousands would fill the queues of the engines, and be refused for it.
+const MAX_OPEN_CHOICES: usize = 128;
 
 /// What one poll brought.
 #[derive(Debug)]
@@ -34,38 +36,25 @@ pub(crate) enum Step {
     Failed(Error),
 }
 
-/// Takes each delta of choice `u32`, with the counts so far.
-pub(crate) type Sink<'a> = &'a mut dyn FnMut(u32, TextDelta, &Usage);
-
-enum State {
-    Dispatching(BoxFuture<'static, Result<Started>>),
-    Streaming(Streaming),
-    Done,
-}
-
-struct Streaming {
-    stream: DeltaStream,
-    booking: Booking,
-    worker: Arc<Worker>,
-    /// When its latest tokens came.
-    last: Option<Instant>,
-    /// When anything of it last came.
-    heard: Instant,
-}
+/// Takes each delta of choice `u32`, with the counts so far, and how it is made if that is to be told.
+pub(crate) type Sink<'a> = &'a mut dyn FnMut(u32, TextDelta, &Usage, Option<&Facts>);
 
 struct Choice {
     decoder: Decoder,
-    state: State,
+    course: Course,
+    /// When its latest tokens came.
+    last: Option<Instant>,
+    is_over: bool,
 }
 
 /// An answer in progress.
 pub(crate) struct Generation {
     shared: Arc<Shared>,
-    model: Arc<Model>,
     record: Record,
     choices: Vec<Choice>,
     /// Choices per prompt: cached tokens are counted for the first of each.
     n: u32,
+    tells_facts: bool,
     open: usize,
     timer: Option<Pin<Box<Sleep>>>,
     last_event: Instant,
@@ -75,22 +64,28 @@ impl Generation {
     /// One job and decoder per choice, prompt by prompt.
     pub(crate) fn new(
         shared: Arc<Shared>,
-        model: Arc<Model>,
         record: Record,
         n: u32,
+        tells_facts: bool,
         jobs: Vec<(Job, Decoder)>,
     ) -> Self {
+        let log = record.log_span().clone();
         let choices: Vec<Choice> = jobs
             .into_iter()
-            .map(|(job, decoder)| Choice { decoder, state: State::Dispatching(Box::pin(start(job))) })
+            .map(|(job, decoder)| Choice {
+                decoder,
+                course: Course::new(job, log.clone()),
+                last: None,
+                is_over: false,
+            })
             .collect();
         Self {
             open: choices.len(),
             shared,
-            model,
             record,
             choices,
             n: n.max(1),
+            tells_facts,
             timer: None,
             last_event: Instant::now(),
         }
@@ -117,7 +112,7 @@ impl Generation {
     pub(crate) fn fail(&mut self, error: &Error) {
         self.record.fail(error);
         // Whatever runs is of no use any more.
-        self.choices.iter_mut().for_each(|choice| choice.state = State::Done);
+        self.choices.iter_mut().for_each(|choice| choice.close(Course::abandon));
         self.open = 0;
     }
 
@@ -130,26 +125,43 @@ impl Generation {
         if self.shared.phase() == Phase::Stopping {
             return Poll::Ready(self.failed(Error::unavailable("the server is shutting down")));
         }
-        let mut progress = None;
-        for index in 0..self.choices.len() {
-            match self.poll_choice(index, cx) {
-                Poll::Pending => {}
-                Poll::Ready(Ok(delta)) => {
-                    let now = *progress.get_or_insert_with(Instant::now);
-                    if let Some(text) = self.accept(index, delta, now) {
-                        sink(index as u32, text, &self.record.usage);
+        loop {
+            let mut progress = None;
+            // In order, and as many further ones as are over.
+            let begun = self.choices.len().min(self.choices.len() - self.open + MAX_OPEN_CHOICES);
+            for index in 0..begun {
+                match self.poll_choice(index, cx) {
+                    Poll::Pending => {}
+                    Poll::Ready(Ok(delta)) => {
+                        let now = *progress.get_or_insert_with(Instant::now);
+                        self.hand_over(index, delta, now, &mut *sink);
                     }
+                    Poll::Ready(Err(error)) => return Poll::Ready(self.failed(error)),
                 }
-                Poll::Ready(Err(error)) => return Poll::Ready(self.failed(error)),
             }
-        }
-        match progress {
-            Some(now) => {
+            if let Some(now) = progress {
                 self.last_event = now;
-                Poll::Ready(Step::Deltas)
+                return Poll::Ready(Step::Deltas);
             }
-            None => self.poll_timer(cx),
+            match self.poll_timer(cx, &mut *sink) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Some(step)) => return Poll::Ready(step),
+                // A choice has moved: its new attempt has not been polled.
+                Poll::Ready(None) => {}
+            }
         }
+    }
+
+    fn hand_over(&mut self, index: usize, delta: Delta, now: Instant, sink: Sink<'_>) {
+        if let Some(text) = self.accept(index, delta, now) {
+            let facts = self.facts(index, now);
+            sink(index as u32, text, &self.record.usage, facts.as_ref());
+        }
+    }
+
+    fn facts(&self, index: usize, now: Instant) -> Option<Facts> {
+        let choice = self.choices.get(index).filter(|_| self.tells_facts)?;
+        choice.course.placed().map(|&placed| Facts { placed, received: self.record.started(), now })
     }
 
     fn failed(&mut self, error: Error) -> Step {
@@ -157,36 +169,10 @@ impl Generation {
         Step::Failed(error)
     }
 
-    fn poll_choice(&mut self, index: usize, cx: &mut Context<'_>) -> Poll<Result<Delta>> {
-        let Some(choice) = self.choices.get_mut(index) else { return Poll::Pending };
-        match &mut choice.state {
-            State::Done => Poll::Pending,
-            State::Dispatching(dispatch) => match dispatch.as_mut().poll(cx) {
-                Poll::Pending => Poll::Pending,
-                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-                Poll::Ready(Ok(started)) => {
-                    self.record.worker.get_or_insert(started.target);
-                    choice.state = State::Streaming(Streaming {
-                        stream: started.stream,
-                        booking: started.booking,
-                        worker: started.worker,
-                        last: None,
-                        heard: Instant::now(),
-                    });
-                    Poll::Ready(Ok(started.first))
-                }
-            },
-            State::Streaming(streaming) => {
-                let error = match streaming.stream.poll_next(cx) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Some(Ok(delta))) => return Poll::Ready(Ok(delta)),
-                    Poll::Ready(Some(Err(error))) => error,
-                    Poll::Ready(None) => Error::disconnected("the worker ended the answer without a reason"),
-                };
-                let id = streaming.worker.instance.id;
-                self.model.router.report(id, Some(&error), self.shared.now_ms());
-                Poll::Ready(Err(error))
-            }
+    fn poll_choice(&mut self, index: usize, cx: &mut Context<'_>) -> Poll<Result<Delta, Error>> {
+        match self.choices.get_mut(index) {
+            Some(choice) if !choice.is_over => choice.course.poll(cx),
+            Some(_) | None => Poll::Pending,
         }
     }
 
@@ -195,16 +181,14 @@ impl Generation {
         let choice = self.choices.get_mut(index)?;
         let text = choice.decoder.push(delta);
         let count = text.tokens.len() as u32;
-        if let State::Streaming(streaming) = &mut choice.state {
-            streaming.worker.seen(now);
-            streaming.heard = now;
-            if count > 0 {
-                if streaming.last.is_none() {
-                    streaming.booking.first_token();
-                }
-                streaming.booking.output_tokens(count);
-                self.record.tokens(count, streaming.last.replace(now), now);
-            }
+        choice.course.heard(count, now);
+        if count > 0 {
+            self.record.tokens(count, choice.last.replace(now), now);
+        }
+        if let Some(placed) = choice.course.placed()
+            && (index == 0 || self.record.worker.is_none())
+        {
+            self.record.worker = Some(placed.target);
         }
         if let Some(cached) = text.cached_tokens
             && (index as u32).is_multiple_of(self.n)
@@ -212,17 +196,15 @@ impl Generation {
             *self.record.usage.cached_tokens.get_or_insert(0) += cached;
         }
         if text.finish.is_some() || choice.decoder.stopped() {
-            // Dropping the stream cancels an engine that would go on; the booking goes with it.
-            if let State::Streaming(done) = std::mem::replace(&mut choice.state, State::Done) {
-                self.model.router.report(done.worker.instance.id, None, self.shared.now_ms());
-            }
+            choice.close(Course::close);
             self.open -= 1;
         }
         Some(text)
     }
 
     /// Keep-alive and silence share one timer, which is armed again only when it fires: nothing per token.
-    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
+    /// None: look at the choices again.
+    fn poll_timer(&mut self, cx: &mut Context<'_>, sink: Sink<'_>) -> Poll<Option<Step>> {
         let (keep_alive, silence) = (self.shared.keep_alive(), self.shared.silence_timeout());
         let Some(interval) = keep_alive.into_iter().chain(silence).min() else { return Poll::Pending };
         loop {
@@ -236,15 +218,13 @@ impl Generation {
             timer.as_mut().reset(now + self.until_due(now, keep_alive, silence).max(TICK_MIN));
             self.timer = Some(timer);
             if let Some(timeout) = silence
-                && let Some(worker) = self.silent_worker(now, timeout)
+                && let Some(step) = self.leave_silent(now, timeout, &mut *sink)
             {
-                let error = silent(timeout);
-                self.model.router.report(worker, Some(&error), self.shared.now_ms());
-                return Poll::Ready(self.failed(error));
+                return Poll::Ready(step);
             }
             if keep_alive.is_some_and(|interval| now - self.last_event >= interval) {
                 self.last_event = now;
-                return Poll::Ready(Step::Quiet);
+                return Poll::Ready(Some(Step::Quiet));
             }
         }
     }
@@ -265,15 +245,29 @@ impl Generation {
         keep_alive.into_iter().chain(silence).min().unwrap_or_default()
     }
 
-    /// A worker that a choice waits for and that is not heard of. Choices still being dispatched look after themselves.
-    fn silent_worker(&self, now: Instant, timeout: Duration) -> Option<InstanceId> {
-        self.choices.iter().find_map(|choice| match &choice.state {
-            State::Streaming(streaming)
-                if now - streaming.heard >= timeout && streaming.worker.quiet_for(now) >= timeout =>
-            {
-                Some(streaming.worker.instance.id)
+    /// Leaves the workers that choices wait for and that are not heard of. The outer None: there are none.
+    fn leave_silent(&mut self, now: Instant, timeout: Duration, sink: Sink<'_>) -> Option<Option<Step>> {
+        let mut step = None;
+        for index in 0..self.choices.len() {
+            let choice = self.choices.get_mut(index)?;
+            match choice.course.leave_silent(now, timeout) {
+                None => {}
+                Some(Ok(None)) => step = step.or(Some(None)),
+                Some(Ok(Some(delta))) => {
+                    self.hand_over(index, delta, now, &mut *sink);
+                    self.last_event = now;
+                    step = Some(Some(Step::Deltas));
+                }
+                Some(Err(error)) => return Some(Some(self.failed(error))),
             }
-            State::Streaming(_) | State::Dispatching(_) | State::Done => None,
-        })
+        }
+        step
+    }
+}
+
+impl Choice {
+    fn close(&mut self, how: impl FnOnce(&mut Course)) {
+        self.is_over = true;
+        how(&mut self.course);
     }
 }

@@ -7,9 +7,12 @@ use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue,
 use hyper::{Response, StatusCode};
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// How OpenAI's and Anthropic's SDKs are told whether to send the same request again, whatever the status says.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// Names of request fields that had no effect (R10).
 pub(crate) const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-dynamo-ignored-fields");
 
@@ -19,9 +22,40 @@ const RETRY_AFTER_DEFAULT_S: u32 = 1;
 const IGNORED_FIELDS_MAX_BYTES: usize = 1024;
 
 /// What a response carries.
-pub(crate) enum Body {
+pub(crate) struct Body {
+    content: Content,
+    /// Counts as running until the last byte has been written, or the client has left.
+    running: Option<TaskTrackerToken>,
+}
+
+enum Content {
     Full(Option<Bytes>),
     Events(Box<EventStream>),
+}
+
+impl Body {
+    /// Keeps a drain waiting for as long as any of this is still to be written.
+    pub(crate) fn hold(&mut self, running: TaskTrackerToken) {
+        self.running = Some(running);
+    }
+}
+
+impl From<Content> for Body {
+    fn from(content: Content) -> Self {
+        Self { content, running: None }
+    }
+}
+
+/// The last bytes of a body. The connection lets go of them when they are written.
+struct Last {
+    bytes: Bytes,
+    _running: TaskTrackerToken,
+}
+
+impl AsRef<[u8]> for Last {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl hyper::body::Body for Body {
@@ -32,25 +66,40 @@ impl hyper::body::Body for Body {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.get_mut() {
-            Self::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Events(stream) => {
-                stream.poll_bytes(cx).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
-            }
-        }
+        let Self { content, running } = self.get_mut();
+        let bytes = match content {
+            Content::Full(bytes) => bytes.take(),
+            Content::Events(stream) => ready!(stream.poll_bytes(cx)),
+        };
+        let bytes = match (bytes, content.is_over()) {
+            (Some(bytes), true) => match running.take() {
+                Some(_running) => Some(Bytes::from_owner(Last { bytes, _running })),
+                None => Some(bytes),
+            },
+            (bytes, _) => bytes,
+        };
+        Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))))
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Full(bytes) => bytes.is_none(),
-            Self::Events(stream) => stream.is_finished(),
-        }
+        self.content.is_over()
     }
 
     fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Full(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            Content::Events(_) => SizeHint::default(),
+        }
+    }
+}
+
+impl Content {
+    fn is_over(&self) -> bool {
         match self {
-            Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Self::Events(_) => SizeHint::default(),
+            Self::Full(bytes) => bytes.is_none(),
+            Self::Events(stream) => stream.is_finished(),
         }
     }
 }
@@ -63,14 +112,14 @@ pub(crate) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body>
 }
 
 pub(crate) fn typed(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Response<Body> {
-    let mut response = Response::new(Body::Full(Some(body.into())));
+    let mut response = Response::new(Content::Full(Some(body.into())).into());
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
 }
 
-pub(crate) fn events(stream: EventStream) -> Response<Body> {
-    let mut response = Response::new(Body::Events(Box::new(stream)));
+pub(crate) fn events(stream: Box<EventStream>) -> Response<Body> {
+    let mut response = Response::new(Content::Events(stream).into());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -86,6 +135,10 @@ pub(crate) fn failure(error: &Error, overload_status: u16, shape: ErrorShape) ->
     let temporary = matches!(error.class(), Class::Unavailable | Class::Overloaded);
     if let Some(seconds) = error.retry_after_s().or(temporary.then_some(RETRY_AFTER_DEFAULT_S)) {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if let Some(helps) = error.retry_helps() {
+        let helps = if helps { "true" } else { "false" };
+        response.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static(helps));
     }
     response
 }
@@ -129,7 +182,10 @@ mod tests {
             (response.status().as_u16(), &response.headers()[RETRY_AFTER]),
             (429, &HeaderValue::from(9))
         );
-        assert!(failure(&Error::invalid("x"), 529, shape).headers().get(RETRY_AFTER).is_none());
+        assert_eq!(response.headers()[SHOULD_RETRY], "true");
+        let response = failure(&Error::client(Class::NotImplemented, "x"), 529, shape);
+        assert!(response.headers().get(RETRY_AFTER).is_none());
+        assert_eq!(response.headers()[SHOULD_RETRY], "false");
     }
 
     #[test]

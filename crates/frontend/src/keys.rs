@@ -2,23 +2,18 @@
 //!
 //! Keys are never logged and never shown; nothing here can be printed.
 
+use crate::follow::{self, Change, LOOK_EVERY, Verdict};
 use dynamo_runtime::sync::{read, write};
 use dynamo_types::{Class, Error};
 use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, HeaderValue};
-use std::fs::File;
 use std::hint::black_box;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
-use std::time::Duration;
 
 /// What a 401 says about how to do better (RFC 6750).
 pub(crate) const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"dynamo\"");
 
-/// How often the file is read again. A change is taken once it was seen twice alike, so a file that is just being
-/// written is not believed: it counts after at most twice this.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Far above [`KEYS_MAX`] keys of usual length: a larger file is some other file.
 const FILE_MAX_BYTES: u64 = 256 * 1024;
 /// Every request is compared with all of them.
@@ -77,47 +72,8 @@ impl Keys {
     }
 }
 
-/// What was last seen of the file.
-#[derive(Default)]
-struct Change {
-    last: Option<Result<KeySet, String>>,
-    complaint: Option<String>,
-}
-
-enum Verdict {
-    Nothing,
-    Take(KeySet),
-    Complain(String),
-}
-
-impl Change {
-    /// A file that is gone or wrong changes nothing; that is said once.
-    fn seen(&mut self, found: Result<KeySet, String>, valid: &KeySet) -> Verdict {
-        let settled = self.last.as_ref() == Some(&found);
-        self.last = Some(found.clone());
-        match found {
-            _ if !settled => Verdict::Nothing,
-            Err(reason) if self.complaint.as_ref() == Some(&reason) => Verdict::Nothing,
-            Err(reason) => {
-                self.complaint = Some(reason.clone());
-                Verdict::Complain(reason)
-            }
-            Ok(keys) => {
-                self.complaint = None;
-                if keys == *valid { Verdict::Nothing } else { Verdict::Take(keys) }
-            }
-        }
-    }
-}
-
 fn load(path: &Path) -> Result<KeySet, String> {
-    let failed = |error: std::io::Error| format!("{} cannot be read: {error}", path.display());
-    let mut text = Vec::new();
-    let file = File::open(path).map_err(failed)?;
-    file.take(FILE_MAX_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
-    if text.len() as u64 > FILE_MAX_BYTES {
-        return Err(format!("{} has more than {FILE_MAX_BYTES} bytes", path.display()));
-    }
+    let text = follow::content(path, FILE_MAX_BYTES)?;
     parse(&text).map_err(|reason| format!("{}: {reason}", path.display()))
 }
 

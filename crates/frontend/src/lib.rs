@@ -1,22 +1,31 @@
 //! The HTTP frontend: sockets, routes, the model view, and the one pipeline behind every API: translate, render,
-//! tokenise, choose a worker, stream. A new API is one module under `api`.
+//! tokenise, choose a worker, stream. A new API is one module under `api`. gRPC has a port and a transport of its own.
 //!
 //! It must never know how an engine works, how requests and events are carried, or how a worker is chosen: it asks the
 //! request plane, the event plane, discovery and the router.
 
 mod api;
+mod best;
 mod body;
 mod catalog;
 mod compute;
 mod config;
+mod connection;
+mod course;
 mod dispatch;
 mod error;
+mod facts;
+mod follow;
+mod frame;
 mod generate;
 mod generation;
+mod grpc;
+mod hints;
 mod http;
 mod identity;
 mod keys;
 mod metrics;
+mod migration;
 mod model;
 mod page;
 mod plan;
@@ -26,9 +35,12 @@ mod routes;
 mod server;
 mod service;
 mod shared;
+mod socket;
 mod stall;
 mod status;
 mod stream;
+mod tls;
+mod trace;
 mod watch;
 
 pub use config::Config;

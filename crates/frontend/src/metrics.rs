@@ -20,6 +20,11 @@ pub(crate) const UNKNOWN_MODEL: &str = "unknown_model";
 const MODEL_MIGRATION_TOTAL: &str = "dynamo_frontend_model_migration_total";
 const MIGRATION_TYPE: &str = "migration_type";
 const NEW_REQUEST: &str = "new_request";
+const ONGOING_REQUEST: &str = "ongoing_request";
+const MODEL_MIGRATION_DURATION_SECONDS: &str = "dynamo_frontend_model_migration_duration_seconds";
+const OUTCOME: &str = "outcome";
+const MODEL_MIGRATION_MAX_SEQ_LEN_EXCEEDED_TOTAL: &str =
+    "dynamo_frontend_model_migration_max_seq_len_exceeded_total";
 /// Ours.
 const OPEN_CONNECTIONS: &str = "dynamo_frontend_open_connections";
 /// Ours.
@@ -65,6 +70,8 @@ struct PerModel {
     cancellations: IntCounterVec,
     rejections: IntCounterVec,
     migrations: IntCounterVec,
+    migration_duration: HistogramVec,
+    migration_too_long: IntCounterVec,
     placements: IntCounterVec,
     output_tokens: IntCounterVec,
     answered_prompt_tokens: IntCounterVec,
@@ -108,7 +115,7 @@ pub(crate) struct RequestMetrics {
     pub(crate) active: IntGauge,
     pub(crate) cancellations: IntCounter,
     pub(crate) rejections: IntCounter,
-    pub(crate) migrations: IntCounter,
+    pub(crate) migrations: Migrations,
     pub(crate) placements: IntCounter,
     pub(crate) output_tokens: IntCounter,
     /// Prompts of answered requests: what `cached_tokens` is a part of.
@@ -119,6 +126,22 @@ pub(crate) struct RequestMetrics {
     pub(crate) input_tokens: Histogram,
     pub(crate) output_sequence: Histogram,
     pub(crate) cached_tokens: Histogram,
+}
+
+/// Answers that another worker went on with.
+pub(crate) struct Migrations {
+    /// Before their first token.
+    pub(crate) new: IntCounter,
+    /// After it.
+    pub(crate) ongoing: IntCounter,
+    /// Seconds from the fault to the next worker's first word.
+    pub(crate) succeeded: Histogram,
+    /// To the fault that the client got.
+    pub(crate) failed: Histogram,
+    /// To the client's leaving.
+    pub(crate) cancelled: Histogram,
+    /// Answers that did not move because of their length.
+    pub(crate) too_long: IntCounter,
 }
 
 /// `request_type` of a request.
@@ -222,6 +245,17 @@ impl PerModel {
                 "Requests sent to another worker.",
                 &[label::MODEL, MIGRATION_TYPE],
             )?,
+            migration_duration: registry.histograms(
+                MODEL_MIGRATION_DURATION_SECONDS,
+                "From a worker's fault to the next worker's first word, or to the end of trying.",
+                &[label::MODEL, OUTCOME],
+                Buckets::TTFT,
+            )?,
+            migration_too_long: registry.counters(
+                MODEL_MIGRATION_MAX_SEQ_LEN_EXCEEDED_TOTAL,
+                "Answers too long to be sent to another worker.",
+                model,
+            )?,
             placements: registry.counters(router::REQUESTS_TOTAL, "Placements made by the router.", model)?,
             output_tokens: registry.counters(frontend::OUTPUT_TOKENS_TOTAL, "Answer tokens.", model)?,
             answered_prompt_tokens: registry.counters(
@@ -262,6 +296,18 @@ impl PerModel {
         })
     }
 
+    fn migrations(&self, model: &str) -> Migrations {
+        let duration = |outcome| self.migration_duration.with_label_values(&[model, outcome]);
+        Migrations {
+            new: self.migrations.with_label_values(&[model, NEW_REQUEST]),
+            ongoing: self.migrations.with_label_values(&[model, ONGOING_REQUEST]),
+            succeeded: duration("success"),
+            failed: duration("failure"),
+            cancelled: duration("cancelled"),
+            too_long: self.migration_too_long.with_label_values(&[model]),
+        }
+    }
+
     fn resolve(
         &self,
         model: &Arc<str>,
@@ -282,7 +328,7 @@ impl PerModel {
             active: self.active.with_label_values(&one),
             cancellations: self.cancellations.with_label_values(&request),
             rejections: self.rejections.with_label_values(&[name, endpoint]),
-            migrations: self.migrations.with_label_values(&[name, NEW_REQUEST]),
+            migrations: self.migrations(name),
             placements: self.placements.with_label_values(&one),
             output_tokens: self.output_tokens.with_label_values(&one),
             answered_prompt_tokens: self.answered_prompt_tokens.with_label_values(&one),

@@ -4,7 +4,7 @@ use dynamo_router::Router;
 use dynamo_runtime::sync::{read, write};
 use dynamo_text::parsers::{self, Splitter};
 use dynamo_text::{Template, Tokenizer};
-use dynamo_types::{Error, Instance, InstanceId, ModelCard, Result};
+use dynamo_types::{Error, Instance, InstanceId, ModelCard, ModelRecord, Result, Task};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
@@ -48,14 +48,16 @@ impl Text {
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) instance: Instance,
+    /// What it registered. It may do other tasks than the model's other workers.
+    pub(crate) card: Arc<ModelCard>,
     born: Instant,
     /// Milliseconds after `born` at which it last gave a sign of life.
     seen_ms: AtomicU64,
 }
 
 impl Worker {
-    fn new(instance: Instance) -> Self {
-        Self { instance, born: Instant::now(), seen_ms: AtomicU64::new(0) }
+    fn new(instance: Instance, card: Arc<ModelCard>) -> Self {
+        Self { instance, card, born: Instant::now(), seen_ms: AtomicU64::new(0) }
     }
 
     /// It did something, for whomever.
@@ -80,6 +82,16 @@ pub(crate) enum State {
     Broken(Error),
     /// Nobody serves it at the moment, or all who do are draining.
     NoWorkers,
+}
+
+/// Is a task done for a model?
+#[derive(Debug)]
+pub(crate) enum Offer {
+    /// By a worker with this card.
+    Now(Arc<ModelCard>),
+    /// All who do it are leaving.
+    Later,
+    Never,
 }
 
 /// A model of the fleet, from its first worker on.
@@ -123,12 +135,34 @@ impl Model {
     }
 
     /// A new worker, or a new state of one. Known to us before the router may choose it.
-    pub(crate) fn put_worker(&self, instance: Instance) {
+    pub(crate) fn put_worker(&self, record: &ModelRecord) {
         let mut workers = write(&self.workers);
-        let known = workers.get(&instance.id).is_some_and(|worker| worker.instance == instance);
-        if !known {
-            workers.insert(instance.id, Arc::new(Worker::new(instance)));
+        let same = |worker: &Arc<Worker>| worker.instance == record.instance && worker.card == record.card;
+        if !workers.get(&record.instance.id).is_some_and(same) {
+            let worker = Worker::new(record.instance.clone(), Arc::clone(&record.card));
+            workers.insert(record.instance.id, Arc::new(worker));
         }
+    }
+
+    /// Who does this: the worker that is pinned, or any.
+    pub(crate) fn offering(&self, task: Task, pinned: Option<InstanceId>) -> Offer {
+        let workers = read(&self.workers);
+        let asked = |worker: &&Arc<Worker>| pinned.is_none_or(|id| id == worker.instance.id);
+        let mut offer = Offer::Never;
+        for worker in workers.values().filter(asked).filter(|worker| worker.card.offers(task)) {
+            if pinned.is_some() || !worker.instance.draining {
+                return Offer::Now(Arc::clone(&worker.card));
+            }
+            offer = Offer::Later;
+        }
+        offer
+    }
+
+    /// Workers that must not be asked for this.
+    pub(crate) fn unable(&self, task: Task) -> Vec<InstanceId> {
+        let workers = read(&self.workers);
+        let unable = workers.values().filter(|worker| !worker.card.offers(task));
+        unable.map(|worker| worker.instance.id).collect()
     }
 
     pub(crate) fn remove_worker(&self, id: InstanceId) {
@@ -171,11 +205,20 @@ impl Model {
             (State::Ready, Some(text)) => return Ok(text),
             (State::Loading, _) => "is being loaded".to_owned(),
             (State::Broken(error), _) => format!("cannot be served: {error}"),
-            _ => "has no worker that could take a request".to_owned(),
+            _ => return Err(self.deserted()),
         };
-        Err(Error::unavailable(format!("The model `{}` {reason}; try again shortly", self.name()))
+        Err(self.not_ready(&reason))
+    }
+
+    /// 503: nobody who could takes requests now.
+    pub(crate) fn deserted(&self) -> Error {
+        self.not_ready("has no worker that could take a request")
+    }
+
+    fn not_ready(&self, reason: &str) -> Error {
+        Error::unavailable(format!("The model `{}` {reason}; try again shortly", self.name()))
             .with_retry_after_s(RETRY_AFTER_S)
-            .with_code("model_not_ready"))
+            .with_code("model_not_ready")
     }
 
     /// The chat template.

@@ -1,12 +1,13 @@
 //! What every API translates into, and how its answer is worded (DESIGN 3.1). A new API is one module that makes a
 //! [`Call`] from a body; everything else - routing, streaming, folding, limits, metrics, cancellation - is shared.
 
+use crate::facts::Facts;
 use crate::record::Usage;
 use bytes::{Bytes, BytesMut};
 use dynamo_protocols::openai::chat;
 use dynamo_text::TextDelta;
-use dynamo_text::parsers::{Start, Tools};
-use dynamo_types::{Error, Guide, OutputOptions, RoutingHints, Sampling, Stopping};
+use dynamo_text::parsers::{Forced, Start, Tools};
+use dynamo_types::{Error, Guide, InstanceId, OutputOptions, RoutingHints, Sampling, Stopping, Task};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
@@ -38,11 +39,19 @@ pub(crate) enum Reply {
 /// How to generate. Ids, seeds and the room left in the context are filled in later.
 pub(crate) struct Plan {
     pub(crate) model: String,
+    /// What the worker is to do.
+    pub(crate) task: Task,
+    /// Length that an embedding has to have. None: what the model makes.
+    pub(crate) dimensions: Option<u32>,
+    /// Put around plain texts what the model wants around them.
+    pub(crate) add_special_tokens: bool,
     pub(crate) stream: bool,
     /// The request field that holds the prompts, for errors.
     pub(crate) prompt_field: &'static str,
     /// Choices per prompt.
     pub(crate) n: u32,
+    /// Candidates per prompt, of which the best become its choices; never below `n`.
+    pub(crate) best_of: u32,
     /// None: as many as the context has room for.
     pub(crate) max_tokens: Option<u32>,
     pub(crate) seed: Option<u64>,
@@ -55,17 +64,71 @@ pub(crate) struct Plan {
     pub(crate) skip_special_tokens: bool,
     pub(crate) output: OutputOptions,
     pub(crate) routing: RoutingHints,
+    pub(crate) prefill: PrefillPin,
     /// The client's guess, for the router.
     pub(crate) expected_output_tokens: Option<u32>,
-    /// The answer repeats the prompt, so its text is needed.
-    pub(crate) echo: bool,
+    /// The answer shows the prompt, so its text is needed.
+    pub(crate) shows_prompt: bool,
+    /// The answer tells where and when it was made.
+    pub(crate) tells_facts: bool,
     /// The tools the model may call. None: nothing in its text is a call.
     pub(crate) tools: Option<Arc<Tools>>,
+    /// The answer has to be calls; `guide` holds it to them.
+    pub(crate) forced: Option<Forced>,
+    pub(crate) max_calls: Option<usize>,
+}
+
+impl Plan {
+    /// One answer of this model, not streamed, with everything left at its default.
+    pub(crate) fn of(model: String) -> Self {
+        Self {
+            model,
+            task: Task::Generate,
+            dimensions: None,
+            add_special_tokens: true,
+            stream: false,
+            prompt_field: "prompt",
+            n: 1,
+            best_of: 1,
+            max_tokens: None,
+            seed: None,
+            sampling: Sampling::default(),
+            stopping: Stopping::default(),
+            guide: None,
+            stop: Vec::new(),
+            include_stop_str_in_output: false,
+            skip_special_tokens: true,
+            output: OutputOptions::default(),
+            routing: RoutingHints::default(),
+            prefill: PrefillPin::default(),
+            expected_output_tokens: None,
+            shows_prompt: false,
+            tells_facts: false,
+            tools: None,
+            forced: None,
+            max_calls: None,
+        }
+    }
+}
+
+/// What the client insists on for the prefill.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PrefillPin {
+    pub(crate) worker: Option<InstanceId>,
+    pub(crate) rank: Option<u32>,
 }
 
 /// One prompt.
 pub(crate) enum Prompt {
     Chat(Box<ChatPrompt>),
+    /// A conversation that the client rendered itself.
+    Rendered(Rendered),
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+/// What a template would have made.
+pub(crate) enum Rendered {
     Text(String),
     Tokens(Vec<u32>),
 }
@@ -77,6 +140,8 @@ pub(crate) struct ChatPrompt {
     pub(crate) add_generation_prompt: bool,
     pub(crate) continue_final_message: bool,
     pub(crate) kwargs: Map<String, Value>,
+    /// Fields that are only told to the template.
+    pub(crate) hints: Vec<chat::Hint>,
 }
 
 /// How the text of an answer is split into text, reasoning and tool calls: by the model's card.
@@ -86,6 +151,8 @@ pub(crate) struct Splitting {
     pub(crate) reasoning: Option<String>,
     pub(crate) tool: Option<String>,
     pub(crate) tools: Arc<Tools>,
+    pub(crate) forced: Option<Forced>,
+    pub(crate) max_calls: Option<usize>,
     /// How the answer begins after its prompt.
     pub(crate) start: Start,
 }
@@ -93,7 +160,7 @@ pub(crate) struct Splitting {
 impl Splitting {
     /// All text is for the user.
     pub(crate) fn is_plain(&self) -> bool {
-        self.reasoning.is_none() && self.tool.is_none()
+        self.reasoning.is_none() && self.tool.is_none() && self.forced.is_none()
     }
 }
 
@@ -105,8 +172,10 @@ pub(crate) struct Head {
     /// The served name, whatever alias was asked for.
     pub(crate) model: Arc<str>,
     pub(crate) n: u32,
-    /// Texts of the prompts, if the plan asked for `echo`.
-    pub(crate) echo: Vec<String>,
+    /// Texts of the prompts, if the plan asked for them.
+    pub(crate) texts: Vec<String>,
+    /// Token ids of the prompts.
+    pub(crate) prompts: Vec<Arc<[u32]>>,
     pub(crate) splitting: Splitting,
 }
 
@@ -114,8 +183,17 @@ pub(crate) struct Head {
 pub(crate) trait Answer: Send {
     /// Comes first, once.
     fn begin(&mut self, head: Head);
+    /// Streaming: the frames before all pieces.
+    fn open(&mut self, _out: &mut BytesMut) {}
+    /// How choice `choice` is being made, before each of its pieces. Only if the plan asks for it.
+    fn note(&mut self, _choice: u32, _facts: &Facts) {}
     /// Streaming: the frames for a piece of choice `choice`. `usage` counts what came so far, this piece included.
     fn chunk(&mut self, choice: u32, delta: TextDelta, usage: &Usage, out: &mut BytesMut);
+    /// Streaming: the frames that keep a connection open on which nothing happens.
+    fn quiet(&mut self, out: &mut BytesMut) {
+        // An SSE comment, which clients skip.
+        out.extend_from_slice(b": keep-alive\n\n");
+    }
     /// Streaming: the frames after the last piece of all choices.
     fn end(&mut self, usage: &Usage, out: &mut BytesMut);
     /// Streaming: the frames of a fault after which nothing comes (R06).

@@ -1,19 +1,23 @@
 //! From a call to token ids: template, tokenizer, context limit.
 
+use crate::frame;
 use crate::metrics::Metrics;
-use crate::model::{Model, Text};
-use crate::plan::{ChatPrompt, Plan, Prompt};
+use crate::model::{Model, Offer, Text};
+use crate::plan::{ChatPrompt, Plan, Prompt, Rendered};
 use crate::shared::Shared;
-use dynamo_text::RenderInput;
+use dynamo_protocols::openai::embeddings;
 use dynamo_text::parsers::{Start, reasoning_start};
+use dynamo_text::{PromptText, RenderInput};
 use dynamo_types::hash::{Scope, local_hashes};
-use dynamo_types::{Class, Error, Result};
+use dynamo_types::{Class, Error, Guide, Result, Task};
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Bodies above this are parsed, rendered and tokenised on a thread of their own: a few milliseconds of work is what
-/// one request may cost the others on the event loop.
-const INLINE_BYTES: usize = 8 * 1024;
+/// Bodies above this are parsed, rendered and tokenised on a thread of their own: a few milliseconds of work, in the worst
+/// case, is what one request may cost the others on the event loop. Usual text of this size takes a fraction of one, for
+/// which two trips to another thread would be too dear.
+const INLINE_BYTES: usize = 32 * 1024;
 
 /// Runs `work` on bodies of `bytes` where it disturbs nobody.
 ///
@@ -31,8 +35,9 @@ pub(crate) async fn offload<T: Send + 'static>(
         .acquire_owned()
         .await
         .map_err(|_| Error::unavailable("the server is shutting down"))?;
+    let log = tracing::Span::current();
     let task = tokio::task::spawn_blocking(move || {
-        let result = work();
+        let result = log.in_scope(work);
         drop(permit);
         result
     });
@@ -44,12 +49,18 @@ pub(crate) struct Tokens {
     pub(crate) ids: Arc<[u32]>,
     /// Local block hashes, for routers that look at them.
     pub(crate) hashes: Option<Arc<[u64]>>,
-    /// Its text, where the answer repeats it.
+    /// Its text, where the answer shows it.
     pub(crate) text: Option<String>,
+    /// Where that came from.
+    pub(crate) source: PromptText,
     /// Answer tokens it leaves room for, and the request asks for.
     pub(crate) max_tokens: u32,
     /// How the answer to a conversation begins.
     pub(crate) start: Option<Start>,
+    /// What holds the answer to a form.
+    pub(crate) guide: Option<Guide>,
+    /// Request fields that the template has no use for.
+    pub(crate) ignored: Vec<&'static str>,
 }
 
 /// Seconds spent, for the metrics.
@@ -82,13 +93,19 @@ pub(crate) fn tokens(
     fits: bool,
 ) -> Result<(Vec<Tokens>, Spent)> {
     check_ids(model, plan)?;
-    check_guide(model, plan)?;
+    if fits {
+        check_guide(model, plan)?;
+    }
     let mut spent = Spent::default();
     let batched = prompts.len() > 1;
     let mut all = Vec::with_capacity(prompts.len());
     for (index, prompt) in prompts.into_iter().enumerate() {
         let tokens = one(model, text, plan, prompt, fits, &mut spent);
         all.push(tokens.map_err(|error| match (error.param(), batched) {
+            // Templates know a conversation as `messages`; its client may not.
+            (Some(param), _) if param.starts_with("messages") && plan.prompt_field == "input" => {
+                error.with_param(plan.prompt_field)
+            }
             (Some(_), _) => error,
             (None, true) => error.with_param(format!("{}[{index}]", plan.prompt_field)),
             (None, false) => error.with_param(plan.prompt_field),
@@ -106,37 +123,84 @@ fn one(
     spent: &mut Spent,
 ) -> Result<Tokens> {
     let mut start = None;
+    let mut ignored = Vec::new();
+    let mut source = PromptText::Given { added: 0 };
+    let encoded = |prompt: &str, plain: bool, spent: &mut Spent| {
+        if fits {
+            check_size(model, text, plan.task, prompt)?;
+        }
+        encode(model, text, prompt, plain, spent)
+    };
     let (ids, shown) = match prompt {
         Prompt::Tokens(ids) => {
-            let vocab_size = model.card.vocab_size;
-            if let Some(id) = ids.iter().find(|&&id| id >= vocab_size) {
-                return Err(Error::invalid(format!(
-                    "token id {id} is not in the vocabulary of the model, which has {vocab_size} entries"
-                )));
-            }
-            let shown = plan.echo.then(|| text.tokenizer.decode(&ids, plan.skip_special_tokens));
+            check_prompt(model, &ids)?;
+            source = PromptText::Decoded;
+            let shown = plan.shows_prompt.then(|| text.tokenizer.decode(&ids, plan.skip_special_tokens));
             (ids, shown)
         }
         Prompt::Text(prompt) => {
-            let ids = encode(model, text, &prompt, true, spent)?;
-            (ids, plan.echo.then_some(prompt))
+            let ids = encoded(&prompt, plan.add_special_tokens, spent)?;
+            if plan.shows_prompt && plan.output.prompt_logprobs.is_some() {
+                source = PromptText::Given { added: added(text, &prompt, &ids)? };
+            }
+            (ids, plan.shows_prompt.then_some(prompt))
         }
         Prompt::Chat(chat) => {
             let rendered = render(model, text, &chat, spent)?;
-            start = Some(begins(model, &chat, &rendered));
-            (encode(model, text, &rendered, false, spent)?, None)
+            start = Some(begins(model, chat.continue_final_message, &rendered));
+            ignored = frame::ignored(&model.card, &chat.hints);
+            (encoded(&rendered, false, spent)?, plan.shows_prompt.then_some(rendered))
+        }
+        Prompt::Rendered(rendered) => {
+            let (ids, rendered) = match rendered {
+                Rendered::Text(prompt) => (encoded(&prompt, true, spent)?, prompt),
+                Rendered::Tokens(ids) => {
+                    check_prompt(model, &ids)?;
+                    let shown = text.tokenizer.decode(&ids, false);
+                    (ids, shown)
+                }
+            };
+            start = Some(begins(model, false, &rendered));
+            (ids, plan.shows_prompt.then_some(rendered))
         }
     };
-    let max_tokens = if fits { room(&model.card, ids.len(), plan.max_tokens)? } else { 0 };
-    let hashes = (model.by_prefix && fits).then(|| hashes(model, plan, &ids, spent));
-    Ok(Tokens { ids: ids.into(), hashes, text: shown, max_tokens, start })
+    let max_tokens = match plan.task {
+        Task::Generate if fits => room(&model.card, ids.len(), plan.max_tokens)?,
+        Task::Generate => 0,
+        Task::Embed => check_context(&model.card, ids.len()).map(|()| 0)?,
+    };
+    let hashes = (model.by_prefix && fits).then(|| match plan.task {
+        Task::Generate => hashes(model, plan, &ids, spent),
+        // Every position has to be computed, whatever is cached of the prompt.
+        Task::Embed => Arc::default(),
+    });
+    let guide = frame::guide(&model.card, plan, start);
+    Ok(Tokens { ids: ids.into(), hashes, text: shown, source, max_tokens, start, guide, ignored })
+}
+
+/// Tokens that stand in front of those of the text itself.
+fn added(text: &Text, prompt: &str, ids: &[u32]) -> Result<usize> {
+    let bare = text.tokenizer.encode(prompt, false)?;
+    let most = ids.len().saturating_sub(bare.len());
+    Ok((0..=most).find(|&added| ids.get(added..).is_some_and(|rest| rest.starts_with(&bare))).unwrap_or(0))
+}
+
+/// Ids of a prompt that the engine would have to refuse.
+fn check_prompt(model: &Model, ids: &[u32]) -> Result<()> {
+    let vocab_size = model.card.vocab_size;
+    match ids.iter().find(|&&id| id >= vocab_size) {
+        Some(id) => Err(Error::invalid(format!(
+            "token id {id} is not in the vocabulary of the model, which has {vocab_size} entries"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Does the rendered prompt open reasoning, or close it? Text of the assistant that the answer continues is behind it.
-fn begins(model: &Model, chat: &ChatPrompt, rendered: &str) -> Start {
+fn begins(model: &Model, continue_final_message: bool, rendered: &str) -> Start {
     let Some(parser) = &model.card.reasoning_parser else { return Start::Default };
     match reasoning_start(parser, rendered) {
-        Start::Default if chat.continue_final_message => Start::Content,
+        Start::Default if continue_final_message => Start::Content,
         start => start,
     }
 }
@@ -194,31 +258,92 @@ fn room(card: &dynamo_types::ModelCard, prompt_len: usize, asked: Option<u32>) -
     let left =
         u32::try_from(prompt_len).ok().and_then(|len| card.context_length.checked_sub(len)).unwrap_or(0);
     if left == 0 {
-        return Err(Error::invalid(format!(
-            "This model's maximum context length is {} tokens, prompt and answer together. The prompt has {prompt_len} \
-             tokens, which leaves no room for an answer.",
-            card.context_length
-        ))
-        .with_code("context_length_exceeded"));
+        return Err(too_long(card, Task::Generate, prompt_len));
     }
     Ok(asked.map_or(left, |asked| asked.min(left)))
 }
 
+/// `found`: tokens.
+fn too_long(card: &dynamo_types::ModelCard, task: Task, found: impl Display) -> Error {
+    let context = card.context_length;
+    let text = match task {
+        Task::Generate => format!(
+            "This model's maximum context length is {context} tokens, prompt and answer together. The prompt has {found} \
+             tokens, which leaves no room for an answer."
+        ),
+        Task::Embed => {
+            format!("This model's maximum context length is {context} tokens. The input has {found} tokens.")
+        }
+    };
+    Error::invalid(text).with_code("context_length_exceeded")
+}
+
+/// A text that cannot fit, whatever its tokens are, is refused before they are looked for.
+fn check_size(model: &Model, text: &Text, task: Task, prompt: &str) -> Result<()> {
+    let context = model.card.context_length as usize;
+    if prompt.len() <= context {
+        return Ok(());
+    }
+    let least = text.tokenizer.least_tokens(prompt);
+    if least <= context {
+        return Ok(());
+    }
+    Err(too_long(&model.card, task, format_args!("at least {least}")))
+}
+
+/// An embedding needs no room for an answer.
+fn check_context(card: &dynamo_types::ModelCard, prompt_len: usize) -> Result<()> {
+    if prompt_len == 0 {
+        return Err(Error::invalid("the input has no tokens; at least 1 is needed"));
+    }
+    if prompt_len > card.context_length as usize {
+        return Err(too_long(card, Task::Embed, prompt_len));
+    }
+    Ok(())
+}
+
+/// Is there a worker that does what is asked for, with vectors of the length that is?
+///
+/// # Errors
+/// 501 where none does, 503 while all who do are leaving, 400 for another length.
+pub(crate) fn check_task(model: &Model, plan: &Plan) -> Result<()> {
+    let pinned = plan.routing.worker;
+    // Usual, and quick.
+    if plan.task == Task::Generate && pinned.is_none() && model.card.offers(Task::Generate) {
+        return Ok(());
+    }
+    let card = match model.offering(plan.task, pinned) {
+        Offer::Now(card) => card,
+        Offer::Later => return Err(model.deserted()),
+        Offer::Never => {
+            let what = match plan.task {
+                Task::Generate => "generates text",
+                Task::Embed => "makes embeddings",
+            };
+            let text = match pinned {
+                Some(worker) => format!("The pinned worker {} is none that {what}", worker.0),
+                None => format!("The model `{}` does not have a worker that {what}", model.name()),
+            };
+            return Err(Error::client(Class::NotImplemented, text)
+                .with_param(if pinned.is_some() { "nvext.backend_instance_id" } else { "model" })
+                .with_code("unsupported_task"));
+        }
+    };
+    match card.embedding_size {
+        Some(size) if plan.task == Task::Embed => embeddings::check_dimensions(plan.dimensions, size),
+        _ => Ok(()),
+    }
+}
+
 /// 501 for a model whose engines cannot hold an answer to a grammar.
 fn check_guide(model: &Model, plan: &Plan) -> Result<()> {
-    match plan.guide.as_ref().filter(|_| !model.card.guided) {
-        Some(guide) => Err(Error::client(
-            Class::NotImplemented,
-            format!(
-                "`{}` asks for structured output, which the engine of model `{}` does not implement",
-                guide.field(),
-                model.name()
-            ),
-        )
-        .with_param(guide.field())
-        .with_code("unsupported_parameter")),
-        None => Ok(()),
-    }
+    let Some(guide) = plan.guide.as_ref().filter(|_| !model.card.guided) else { return Ok(()) };
+    let field = if plan.forced.is_some() { "tool_choice" } else { guide.field() };
+    let text = format!(
+        "`{field}` asks for structured output, which the engine of model `{}` does not implement",
+        model.name()
+    );
+    Err(Error::client(Class::NotImplemented, text).with_param(field).with_code("unsupported_parameter"))
 }
 
 /// Ids the engine would have to refuse.

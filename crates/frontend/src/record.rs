@@ -1,20 +1,65 @@
 //! One request's entry in the books: metrics and the one log line, written when it is over, however it ends.
 
 use crate::metrics::{Metrics, RequestMetrics, UNKNOWN_MODEL, request_type};
-use dynamo_types::{Class, Error, RequestId, Side, WorkerRank};
+use dynamo_protocols::echo;
+use dynamo_runtime::trace::{ActiveSpan, Kind, Tracer};
+use dynamo_types::{Class, Error, RequestId, Side, SpanId, TraceContext, WorkerRank};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-/// Who asks, under which id.
+/// Who asks, under which id and in which trace.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     /// Ours: in response ids, logs and on the request plane.
     pub(crate) id: RequestId,
     /// The client's `x-request-id`, echoed and logged.
     pub(crate) client: Option<Arc<str>>,
+    /// Of the request's own span, under which everything is done for it.
+    pub(crate) trace: TraceContext,
+    /// What is logged for the request stands in it.
+    pub(crate) log: tracing::Span,
+    /// The caller's span.
+    parent: Option<SpanId>,
+    tracer: Tracer,
+}
+
+impl Identity {
+    /// `incoming`: the caller's span.
+    pub(crate) fn new(
+        id: RequestId,
+        client: Option<Arc<str>>,
+        tracer: Tracer,
+        incoming: Option<&TraceContext>,
+    ) -> Self {
+        let trace = tracer.begin(incoming);
+        let parent = incoming.map(|incoming| incoming.span_id);
+        // Of the highest level, so that it is there for whatever line gets through the filter.
+        let log = tracing::error_span!(
+            "http-request",
+            request_id = %id,
+            trace_id = %trace.trace_id,
+            span_id = %trace.span_id,
+            parent_id = parent.map(tracing::field::display),
+            trace_flags = trace.flags(),
+            x_request_id = client.as_deref(),
+        );
+        Self { id, client, trace, log, parent, tracer }
+    }
+
+    /// Starts the request's own span.
+    pub(crate) fn http_span(&self) -> ActiveSpan {
+        let mut span = self.tracer.span("http-request", Kind::Server, &self.trace, self.parent);
+        if span.is_recorded() {
+            span.set("request_id", &*self.id.0);
+            if let Some(client) = &self.client {
+                span.set("x_request_id", &**client);
+            }
+        }
+        span
+    }
 }
 
 /// What has been counted for a request so far.
@@ -28,10 +73,16 @@ pub(crate) struct Usage {
     pub(crate) cached_tokens: Option<u32>,
 }
 
+/// Bytes of a request's body that are logged, where that is wanted.
+const PAYLOAD_MAX_BYTES: usize = 64 * 1024;
+
 /// Dropped without an outcome, it counts as a client that left: every early return, everywhere, is covered.
 pub(crate) struct Record {
     metrics: Arc<Metrics>,
     identity: Identity,
+    span: ActiveSpan,
+    /// What the client sent, where that is wanted in the log.
+    payload: Option<String>,
     route: &'static str,
     overload_status: u16,
     stream: bool,
@@ -55,7 +106,9 @@ impl Record {
     ) -> Self {
         Self {
             metrics: Arc::clone(metrics),
+            span: identity.http_span(),
             identity,
+            payload: None,
             route,
             overload_status,
             stream: false,
@@ -69,8 +122,36 @@ impl Record {
         }
     }
 
+    /// When the request was received.
+    pub(crate) fn started(&self) -> Instant {
+        self.started
+    }
+
     pub(crate) fn id(&self) -> &RequestId {
         &self.identity.id
+    }
+
+    /// What workers get, so that what they do stands below the request.
+    pub(crate) fn trace(&self) -> &TraceContext {
+        &self.identity.trace
+    }
+
+    /// What is logged for the request stands in it.
+    pub(crate) fn log_span(&self) -> &tracing::Span {
+        &self.identity.log
+    }
+
+    /// Starts a span below the request's.
+    pub(crate) fn child(&self, name: &'static str) -> ActiveSpan {
+        self.identity.tracer.child(name, Kind::Internal, Some(&self.identity.trace))
+    }
+
+    /// Keeps what the client sent for the log, if it is `wanted` there.
+    pub(crate) fn keep_payload(&mut self, wanted: bool, body: &[u8]) {
+        if wanted {
+            let most = body.get(..PAYLOAD_MAX_BYTES).unwrap_or(body);
+            self.payload = Some(String::from_utf8_lossy(most).into_owned());
+        }
     }
 
     /// The request could be read: is the answer to be streamed?
@@ -103,6 +184,7 @@ impl Record {
         handles.output_tokens.inc_by(u64::from(count));
         if self.first_token.is_none() {
             self.first_token = Some(now);
+            self.span.event("first_token");
             handles.time_to_first_token.observe(seconds(now - self.started));
         }
         if let Some(previous) = previous {
@@ -155,18 +237,38 @@ impl Record {
         self.metrics.requests.with_label_values(&labels).inc();
     }
 
+    fn status(&self, outcome: &Result<(), Error>) -> u16 {
+        outcome.as_ref().map_or_else(|error| error.http_status(self.overload_status), |()| 200)
+    }
+
+    fn model(&self) -> &str {
+        self.handles.as_ref().map_or(UNKNOWN_MODEL, |handles| &*handles.model)
+    }
+
+    /// Completes the request's span, which ends when it is dropped.
+    fn complete_span(&mut self, outcome: &Result<(), Error>) {
+        if !self.span.is_recorded() {
+            return;
+        }
+        let (status, model) = (self.status(outcome), self.model().to_owned());
+        self.span.set("http.route", self.route);
+        self.span.set("http.response.status_code", u32::from(status));
+        self.span.set("gen_ai.request.model", model);
+        self.span.set("gen_ai.usage.input_tokens", self.usage.prompt_tokens);
+        self.span.set("gen_ai.usage.output_tokens", self.usage.completion_tokens);
+        self.span.set("stream", self.stream);
+        if let Err(error) = outcome {
+            self.span.fail(error);
+        }
+    }
+
     fn log(&self, outcome: &Result<(), Error>, duration: Duration) {
-        let status = match outcome {
-            Ok(()) => 200,
-            Err(error) => error.http_status(self.overload_status),
-        };
-        let error = outcome.as_ref().err().map(describe);
+        let error = outcome.as_ref().err();
+        let _logging = self.identity.log.enter();
         tracing::info!(
-            request_id = %self.identity.id,
-            client_request_id = self.identity.client.as_deref(),
-            model = self.handles.as_ref().map_or(UNKNOWN_MODEL, |handles| &*handles.model),
+            model = self.model(),
             route = self.route,
-            status,
+            status = self.status(outcome),
             stream = self.stream,
             tokens_in = self.usage.prompt_tokens,
             tokens_out = self.usage.completion_tokens,
@@ -174,7 +276,9 @@ impl Record {
             ttft_ms = self.first_token.map(|first| milliseconds(first - self.started)),
             duration_ms = milliseconds(duration),
             worker = self.worker.map(tracing::field::display),
-            error,
+            error_type = error.map(Error::metric_label),
+            error = error.map(describe),
+            payload = self.payload.as_deref(),
             "request"
         );
     }
@@ -188,6 +292,7 @@ impl Drop for Record {
         });
         let duration = self.started.elapsed();
         self.count(&outcome, duration);
+        self.complete_span(&outcome);
         self.log(&outcome, duration);
     }
 }
@@ -197,7 +302,9 @@ impl Drop for Record {
 fn describe(error: &Error) -> String {
     match (error.side(), error.code(), error.param()) {
         (Side::Client, code, param) => {
-            format!("{} ({})", code.unwrap_or(error.metric_label()), param.unwrap_or("no field"))
+            // Fields have names of the client's, too.
+            let param = param.map_or_else(|| "no field".to_owned(), echo);
+            format!("{} ({param})", code.unwrap_or(error.metric_label()))
         }
         _ => error.to_string(),
     }
@@ -219,7 +326,7 @@ mod tests {
     use tokio_util::task::TaskTracker;
 
     fn record(metrics: &Arc<Metrics>, tracker: &TaskTracker) -> Record {
-        let identity = Identity { id: "id".into(), client: None };
+        let identity = Identity::new("id".into(), None, Tracer::off(), None);
         let mut record = Record::new(metrics, identity, "chat", 529, tracker.token());
         record.identify(&Arc::from("m"), false);
         record
@@ -230,6 +337,8 @@ mod tests {
         let error =
             Error::invalid("`stop` must not be \"my secret\"").with_param("stop").with_code("invalid_value");
         assert_eq!(describe(&error), "invalid_value (stop)");
+        let named = describe(&Error::invalid("x").with_param(format!("a\n{}", "b".repeat(1000))));
+        assert!(named.len() < 100 && !named.contains('\n'), "{named}");
         assert_eq!(describe(&Error::engine("out of memory")), "out of memory");
     }
 

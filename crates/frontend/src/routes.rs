@@ -2,6 +2,7 @@
 //! all come from it.
 
 use crate::api;
+use crate::body::Upload;
 use crate::compute::{self, Compute};
 use crate::generate;
 use crate::http::{self, Body, ErrorShape};
@@ -13,11 +14,11 @@ use crate::record::Identity;
 use crate::service;
 use crate::shared::{Phase, Shared};
 use crate::status;
+use crate::trace;
 use dynamo_protocols::{anthropic, error_body};
 use dynamo_types::{Class, Error, RequestId};
-use hyper::body::Incoming;
-use hyper::header::{CONNECTION, HeaderValue, WWW_AUTHENTICATE};
-use hyper::{HeaderMap, Method, Request, Response};
+use hyper::header::{CONNECTION, HOST, HeaderValue, TRANSFER_ENCODING, WWW_AUTHENTICATE};
+use hyper::{HeaderMap, Method, Request, Response, Version};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -36,6 +37,8 @@ pub(crate) enum Handler {
     Compute(&'static Compute),
     /// 501 with what is missing: no worker of this release does it.
     Absent(&'static str),
+    /// Limits of load, by [`api::busy`].
+    Busy,
     /// At once, from what is known.
     Read(fn(&Shared, &str) -> Response<Body>),
 }
@@ -68,12 +71,20 @@ const fn absent(method: Method, template: &'static str, missing: &'static str) -
 pub(crate) static ROUTES: &[Route] = &[
     post("/v1/chat/completions", &api::chat::API),
     post("/v1/completions", &api::completions::API),
+    post("/v1/embeddings", &api::embeddings::API),
     post("/v1/messages", &api::messages::API),
     post("/v1/messages/count_tokens", &api::messages::COUNT),
     post("/v1/responses", &api::responses::API),
     post("/v1/responses/input_tokens", &api::responses::COUNT),
     compute("/tokenize", &api::tokenize::TOKENIZE),
     compute("/detokenize", &api::tokenize::DETOKENIZE),
+    get(api::busy::PATH, api::busy::list),
+    Route {
+        method: Method::POST,
+        path: Path::Exact(api::busy::PATH),
+        template: api::busy::PATH,
+        handler: Handler::Busy,
+    },
     get("/v1/models", service::models),
     Route {
         method: Method::GET,
@@ -93,7 +104,6 @@ pub(crate) static ROUTES: &[Route] = &[
     get("/openapi.json", service::openapi),
     get("/", page::page),
     get("/status.json", status::status),
-    absent(Method::POST, "/v1/embeddings", "a worker that makes embeddings"),
     absent(Method::POST, "/v1/images/generations", "a worker that makes images"),
     absent(Method::POST, "/v1/images/edits", "a worker that makes images"),
     absent(Method::POST, "/v1/videos", "a worker that makes videos"),
@@ -153,20 +163,41 @@ fn find<'a>(method: &Method, path: &'a str) -> Found<'a> {
 }
 
 /// Answers any request.
-pub(crate) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn answer(shared: Arc<Shared>, request: Request<Upload>) -> Response<Body> {
+    // A drain waits for the answer until its last byte is written. Taken here, so that there is no moment in between.
+    let running = shared.answers.token();
     let identity = identify(&shared, request.headers());
     let echo = HeaderValue::from_str(identity.client.as_deref().unwrap_or(&identity.id.0)).ok();
-    let mut response = route(&shared, request, identity).await;
+    // A proxy in front may have read a body without a length differently: nothing that follows it is believed.
+    let unframed = request.headers().contains_key(TRANSFER_ENCODING);
+    let host = check_host(&request);
+    let ends = unframed || host.is_err();
+    let mut response = match host {
+        Ok(()) => route(&shared, request, identity).await,
+        Err(error) => http::failure(&error, shared.config.overload_status, shape(request.uri().path())),
+    };
     if let Some(echo) = echo {
         response.headers_mut().insert(http::REQUEST_ID, echo);
     }
-    if shared.phase() != Phase::Serving {
+    if ends || shared.phase() != Phase::Serving {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
+    response.body_mut().hold(running);
     response
 }
 
-async fn route(shared: &Arc<Shared>, request: Request<Incoming>, identity: Identity) -> Response<Body> {
+/// A server and a proxy in front of it have to see the same host: HTTP/1.1 has exactly one (RFC 9112, 3.2).
+fn check_host<B>(request: &Request<B>) -> Result<(), Error> {
+    let found = request.headers().get_all(HOST).iter().count();
+    let is_due = request.version() == Version::HTTP_11;
+    match found {
+        0 if is_due => Err(Error::invalid("the `host` header is missing").with_param("host")),
+        0 | 1 => Ok(()),
+        _ => Err(Error::invalid(format!("one `host` header is expected, found {found}")).with_param("host")),
+    }
+}
+
+async fn route(shared: &Arc<Shared>, request: Request<Upload>, identity: Identity) -> Response<Body> {
     if let Some(keys) = &shared.keys
         && !OPEN.contains(&request.uri().path())
         && let Err(error) = keys.check(request.headers())
@@ -176,10 +207,14 @@ async fn route(shared: &Arc<Shared>, request: Request<Incoming>, identity: Ident
         response.headers_mut().insert(WWW_AUTHENTICATE, keys::CHALLENGE);
         return response;
     }
-    match find(request.method(), request.uri().path()) {
+    let path = request.uri().path();
+    let found =
+        if api::busy::is_hidden(shared, path) { Found::Nothing } else { find(request.method(), path) };
+    match found {
         Found::Route(route, inner) => match route.handler {
             Handler::Generate(api) => generate::handle(Arc::clone(shared), api, request, identity).await,
             Handler::Compute(api) => compute::handle(Arc::clone(shared), api, request, identity).await,
+            Handler::Busy => api::busy::set(shared, request).await,
             Handler::Absent(missing) => {
                 let text =
                     format!("{} is not implemented: it needs {missing}, and there is none", route.template);
@@ -187,7 +222,7 @@ async fn route(shared: &Arc<Shared>, request: Request<Incoming>, identity: Ident
                 refuse(shared, request, &error).await
             }
             Handler::Read(read) => {
-                tracing::debug!(request_id = %identity.id, route = route.template, "request");
+                identity.log.in_scope(|| tracing::debug!(route = route.template, "request"));
                 read(shared, &decoded(inner))
             }
         },
@@ -209,7 +244,7 @@ async fn route(shared: &Arc<Shared>, request: Request<Incoming>, identity: Ident
     }
 }
 
-async fn refuse(shared: &Shared, request: Request<Incoming>, error: &Error) -> Response<Body> {
+async fn refuse(shared: &Shared, request: Request<Upload>, error: &Error) -> Response<Body> {
     let (parts, body) = request.into_parts();
     shared.bodies.skip(&parts.headers, body).await;
     http::failure(error, shared.config.overload_status, shape(parts.uri.path()))
@@ -217,6 +252,9 @@ async fn refuse(shared: &Shared, request: Request<Incoming>, error: &Error) -> R
 
 /// Clients of Anthropic's routes expect its errors there, whatever is wrong.
 fn shape(path: &str) -> ErrorShape {
+    if path == api::busy::PATH {
+        return api::busy::error_body;
+    }
     let is_anthropic =
         path.strip_prefix("/v1/messages").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     if is_anthropic { anthropic::error_body } else { error_body }
@@ -224,13 +262,15 @@ fn shape(path: &str) -> ErrorShape {
 
 /// `x-dynamo-request-id` becomes the request's own id if it is a UUID; `x-request-id` is echoed whatever it is
 /// (behaviour.md 1.6).
-fn identify(shared: &Shared, headers: &HeaderMap) -> Identity {
+pub(crate) fn identify(shared: &Shared, headers: &HeaderMap) -> Identity {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let own = text("x-dynamo-request-id").filter(|id| is_uuid(id)).map(str::to_ascii_lowercase);
-    Identity {
-        id: RequestId::from(own.unwrap_or_else(|| shared.identities.uuid())),
-        client: text("x-request-id").filter(|id| is_presentable(id)).map(Arc::from),
-    }
+    Identity::new(
+        RequestId::from(own.unwrap_or_else(|| shared.identities.uuid())),
+        text("x-request-id").filter(|id| is_presentable(id)).map(Arc::from),
+        shared.tracer.clone(),
+        trace::incoming(headers).as_ref(),
+    )
 }
 
 /// Percent-decoded; what is not valid stays as it is.
@@ -301,7 +341,7 @@ mod tests {
     /// The document and the table name the same routes.
     #[test]
     fn the_openapi_document_is_complete() {
-        let document = service::document();
+        let document = service::document(true);
         let mut documented: Vec<(String, String)> = Vec::new();
         for (path, methods) in document["paths"].as_object().unwrap() {
             let methods = methods.as_object().unwrap().keys().filter(|key| *key != "parameters");

@@ -1,31 +1,25 @@
-//! Sockets: listening, one task per connection, and the way down.
+//! Listening, one task per connection, and the way down.
 
 use crate::catalog::Catalog;
 use crate::config::Config;
+use crate::connection::{self, Order, Serving};
 use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::model::State;
-use crate::routes;
 use crate::shared::{Phase, Shared};
-use crate::stall::Stall;
 use crate::watch::Watcher;
 use dynamo_router::BookedLoad;
 use dynamo_runtime::discovery::Discovery;
 use dynamo_runtime::events::EventPlane;
-use dynamo_runtime::metrics::Unit;
 use dynamo_runtime::plane::RequestPlane;
+use dynamo_runtime::trace::Tracer;
 use dynamo_runtime::{CancellationToken, TaskTracker};
 use dynamo_types::WorkerRank;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -44,6 +38,7 @@ pub struct Services {
     pub router: dynamo_router::Config,
     /// `/metrics` shows everything in it, other parts of the process included.
     pub registry: dynamo_runtime::metrics::Registry,
+    pub tracer: Tracer,
 }
 
 /// Everything that must be back where it began when nothing runs.
@@ -61,21 +56,10 @@ impl Ledger {
     }
 }
 
-/// How connections are told where the server is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Order {
-    Serve,
-    /// Close when the request at hand is answered.
-    Finish,
-    /// Streams write their last frames now.
-    Stop,
-    /// Drop everything.
-    Abort,
-}
-
 /// A running frontend. Dropping it stops it at once.
 pub struct Frontend {
     local_addr: SocketAddr,
+    grpc_addr: Option<SocketAddr>,
     shared: Arc<Shared>,
     orders: Arc<watch::Sender<Order>>,
     connections: TaskTracker,
@@ -95,20 +79,23 @@ impl Frontend {
         services.router.validate().map_err(|reason| Error::Config { key: "router", reason })?;
         let metrics =
             Arc::new(Metrics::new(services.registry).map_err(|error| Error::Metrics(error.to_string()))?);
-        let catalog = Arc::new(Catalog::default());
+        let catalog = Arc::new(Catalog::new(services.router.thresholds()));
         let listed = CancellationToken::new();
         let shared = Arc::new(Shared::new(
             config,
             Arc::clone(&catalog),
             Arc::clone(&metrics),
             services.plane,
+            services.tracer,
             listed.clone(),
         )?);
-        let listener = listen(&shared.config.host, shared.config.port).await?;
-        let local_addr = listener.local_addr().map_err(|source| Error::Listen {
-            address: format!("{}:{}", shared.config.host, shared.config.port),
-            source,
-        })?;
+        let host = &shared.config.host;
+        let (listener, local_addr) = listen(host, shared.config.port, "--port").await?;
+        let grpc = match shared.config.grpc_port {
+            Some(port) => Some(listen(host, port, "--grpc-port").await?),
+            None => None,
+        };
+        let grpc_addr = grpc.as_ref().map(|(_, address)| *address);
         let stop_accepting = CancellationToken::new();
         let watcher = Watcher {
             catalog,
@@ -125,18 +112,38 @@ impl Frontend {
         if let Some(keys) = &shared.keys {
             tasks.spawn(Arc::clone(keys).follow());
         }
-        let acceptor = Acceptor {
-            listener,
-            shared: Arc::clone(&shared),
-            orders: Arc::clone(&orders),
-            connections: connections.clone(),
-        };
-        tasks.spawn(acceptor.run(stop_accepting.clone()));
-        Ok(Self { local_addr, shared, orders, connections, stop_accepting, _tasks: tasks })
+        if let Some(tls) = &shared.tls {
+            tasks.spawn(Arc::clone(tls).follow());
+        }
+        let most = shared.config.max_connections.min(Semaphore::MAX_PERMITS);
+        let slots = Arc::new(Semaphore::new(most));
+        let http = (listener, Serving::http1(Arc::clone(&shared)));
+        let grpc = grpc.map(|(listener, _)| (listener, Serving::grpc(Arc::clone(&shared))));
+        for (listener, serving) in [http].into_iter().chain(grpc) {
+            let acceptor = Acceptor {
+                listener,
+                serving: Arc::new(serving),
+                slots: Arc::clone(&slots),
+                orders: Arc::clone(&orders),
+                connections: connections.clone(),
+            };
+            tasks.spawn(acceptor.run(stop_accepting.clone()));
+        }
+        Ok(Self { local_addr, grpc_addr, shared, orders, connections, stop_accepting, _tasks: tasks })
     }
 
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// Where gRPC is spoken, if it is.
+    pub fn grpc_addr(&self) -> Option<SocketAddr> {
+        self.grpc_addr
+    }
+
+    /// Do the ports speak TLS?
+    pub fn is_tls(&self) -> bool {
+        self.shared.tls.is_some()
     }
 
     /// Waits until discovery has answered for the first time, so that "no model" means "no model".
@@ -175,8 +182,14 @@ impl Frontend {
     pub async fn drain(self) -> bool {
         self.begin_drain();
         let deadline = Duration::from_millis(self.shared.config.drain_deadline_ms);
-        self.shared.requests.close();
-        let finished = tokio::time::timeout(deadline, self.shared.requests.wait()).await.is_ok();
+        let (requests, answers) = (&self.shared.requests, &self.shared.answers);
+        requests.close();
+        answers.close();
+        let done = async {
+            requests.wait().await;
+            answers.wait().await;
+        };
+        let finished = tokio::time::timeout(deadline, done).await.is_ok();
         self.stop_accepting.cancel();
         self.connections.close();
         self.orders.send_replace(Order::Finish);
@@ -201,7 +214,7 @@ impl Drop for Frontend {
     }
 }
 
-async fn listen(host: &str, port: u16) -> Result<TcpListener, Error> {
+async fn listen(host: &str, port: u16, flag: &'static str) -> Result<(TcpListener, SocketAddr), Error> {
     let resolved = tokio::net::lookup_host((host, port)).await;
     let not_found = || io::Error::new(io::ErrorKind::NotFound, "no address");
     let address = resolved
@@ -212,25 +225,27 @@ async fn listen(host: &str, port: u16) -> Result<TcpListener, Error> {
         // A restart must not wait for the kernel to forget the connections of its predecessor.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
-        socket.listen(BACKLOG)
+        let listener = socket.listen(BACKLOG)?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
     };
-    bind().map_err(|source| Error::Listen { address: format!("{host}:{port}"), source })
+    bind().map_err(|source| Error::Listen { address: format!("{host}:{port}"), flag, source })
 }
 
 struct Acceptor {
     listener: TcpListener,
-    shared: Arc<Shared>,
+    serving: Arc<Serving>,
+    /// Of all ports together.
+    slots: Arc<Semaphore>,
     orders: Arc<watch::Sender<Order>>,
     connections: TaskTracker,
 }
 
 impl Acceptor {
     async fn run(self, stop: CancellationToken) {
-        let slots = Arc::new(Semaphore::new(self.shared.config.max_connections.min(Semaphore::MAX_PERMITS)));
-        let settings = Arc::new(settings(&self.shared.config));
         loop {
             let accepted = async {
-                let slot = Arc::clone(&slots).acquire_owned().await;
+                let slot = Arc::clone(&self.slots).acquire_owned().await;
                 (slot, self.listener.accept().await)
             };
             let (slot, accepted) = tokio::select! {
@@ -240,12 +255,8 @@ impl Acceptor {
             };
             match accepted {
                 Ok((socket, _)) => {
-                    let connection = serve(
-                        socket,
-                        Arc::clone(&settings),
-                        Arc::clone(&self.shared),
-                        self.orders.subscribe(),
-                    );
+                    let connection =
+                        connection::serve(socket, Arc::clone(&self.serving), self.orders.subscribe());
                     self.connections.spawn(async move {
                         connection.await;
                         drop(slot);
@@ -257,69 +268,5 @@ impl Acceptor {
                 }
             }
         }
-    }
-}
-
-fn settings(config: &Config) -> http1::Builder {
-    let mut builder = http1::Builder::new();
-    builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(Duration::from_millis(config.header_timeout_ms))
-        .max_headers(config.header_count_limit)
-        .max_header_size(config.header_limit_bytes)
-        .max_buf_size(config.header_limit_bytes.max(MIN_BUFFER_BYTES))
-        // A client that closes its sending half has left: only so is a goodbye noticed while there is nothing to write.
-        // (One that has pipelined a further request is noticed at the next write.)
-        .half_close(false);
-    builder
-}
-
-/// hyper's own least buffer.
-const MIN_BUFFER_BYTES: usize = 8192;
-
-/// One connection, from accept to close.
-async fn serve(
-    socket: TcpStream,
-    settings: Arc<http1::Builder>,
-    shared: Arc<Shared>,
-    mut orders: watch::Receiver<Order>,
-) {
-    // Without it the first token waits for the client's delayed acknowledgement: 40 ms.
-    if let Err(error) = socket.set_nodelay(true) {
-        tracing::debug!(%error, "TCP_NODELAY was refused");
-    }
-    let socket = Stall::new(socket, Duration::from_millis(shared.config.write_timeout_ms));
-    let _open = Unit::of(&shared.metrics.connections);
-    let context = Arc::clone(&shared);
-    let service = service_fn(move |request| {
-        let context = Arc::clone(&context);
-        async move { Ok::<_, Infallible>(routes::answer(context, request).await) }
-    });
-    let mut connection = pin!(settings.serve_connection(TokioIo::new(socket), service));
-    let mut obeyed = Order::Serve;
-    loop {
-        let order = tokio::select! {
-            done = connection.as_mut() => {
-                if let Err(error) = done {
-                    tracing::debug!(%error, "connection ended");
-                }
-                return;
-            }
-            order = next_order(&mut orders, obeyed) => order,
-        };
-        match order {
-            Order::Serve => {}
-            // Being polled again is what lets the streams see that they are to stop.
-            Order::Finish | Order::Stop => connection.as_mut().graceful_shutdown(),
-            Order::Abort => return,
-        }
-        obeyed = order;
-    }
-}
-
-async fn next_order(orders: &mut watch::Receiver<Order>, obeyed: Order) -> Order {
-    match orders.wait_for(|order| *order > obeyed).await {
-        Ok(order) => *order,
-        Err(_) => Order::Abort,
     }
 }

@@ -1,5 +1,6 @@
 //! The routes that only tell what is: models, health, metrics, documentation.
 
+use crate::api;
 use crate::http::{self, Body};
 use crate::metrics::{ModelGauges, WorkerGauges};
 use crate::model::{Model, State};
@@ -201,16 +202,25 @@ pub(crate) fn live(shared: &Shared, _: &str) -> Response<Body> {
 
 /// `GET /openapi.json`.
 pub(crate) fn openapi(shared: &Shared, _: &str) -> Response<Body> {
-    body(shared, StatusCode::OK, &document())
+    body(shared, StatusCode::OK, &document(!shared.config.disable_admin_api))
 }
 
-/// Of what is served.
-pub(crate) fn document() -> serde_json::Value {
-    let extra =
-        [Routes::COUNT_TOKENS, Routes::RESPONSES, Routes::INPUT_TOKENS, Routes::TOKENIZE, Routes::DETOKENIZE];
+/// Of what is served. `admin`: what operators ask for is.
+pub(crate) fn document(admin: bool) -> serde_json::Value {
+    let extra = [
+        Routes::COUNT_TOKENS,
+        Routes::RESPONSES,
+        Routes::INPUT_TOKENS,
+        Routes::TOKENIZE,
+        Routes::DETOKENIZE,
+        Routes::EMBEDDINGS,
+    ];
     let extra = extra.into_iter().fold(Routes::MESSAGES, Routes::and);
     let mut document = dynamo_protocols::openapi::document_with(extra);
     page::describe(&mut document);
+    if admin {
+        api::busy::describe(&mut document);
+    }
     document
 }
 

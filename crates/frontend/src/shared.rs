@@ -7,8 +7,11 @@ use crate::error::Error;
 use crate::identity::Identities;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
+use crate::migration::Rules;
+use crate::tls::Tls;
 use dynamo_router::BookedLoad;
 use dynamo_runtime::plane::RequestPlane;
+use dynamo_runtime::trace::Tracer;
 use dynamo_runtime::{CancellationToken, TaskTracker};
 use dynamo_types::WorkerRank;
 use std::sync::Arc;
@@ -34,17 +37,24 @@ pub(crate) struct Shared {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) plane: Arc<dyn RequestPlane>,
+    pub(crate) tracer: Tracer,
     pub(crate) identities: Identities,
     pub(crate) bodies: BodyReader,
     /// None: everybody may ask.
     pub(crate) keys: Option<Arc<Keys>>,
+    /// None: plain HTTP.
+    pub(crate) tls: Option<Arc<Tls>>,
     /// Large bodies are parsed and tokenised off the event loop, at most one per core at a time.
     pub(crate) offload: Arc<Semaphore>,
     /// Requests that are not over.
     pub(crate) requests: TaskTracker,
+    /// Answers that are not written to their last byte, whatever is asked. A drain waits for these too.
+    pub(crate) answers: TaskTracker,
     /// Cancelled when the first full list of discovery is in.
     pub(crate) listed: CancellationToken,
     phase: AtomicU8,
+    /// Cancelled with the first phase after serving.
+    leaving: CancellationToken,
     born: Instant,
     pub(crate) config: Config,
 }
@@ -55,14 +65,15 @@ impl Shared {
         catalog: Arc<Catalog>,
         metrics: Arc<Metrics>,
         plane: Arc<dyn RequestPlane>,
+        tracer: Tracer,
         listed: CancellationToken,
     ) -> Result<Self, Error> {
         let positive = [
-            ("max_attempts", u64::from(config.max_attempts)),
             ("max_connections", config.max_connections as u64),
             ("header_timeout_ms", config.header_timeout_ms),
             ("body_timeout_ms", config.body_timeout_ms),
             ("write_timeout_ms", config.write_timeout_ms),
+            ("tls_handshake_timeout_ms", config.tls_handshake_timeout_ms),
         ];
         if let Some((key, _)) = positive.into_iter().find(|&(_, value)| value == 0) {
             return Err(Error::Config { key, reason: "must be above 0, found 0".into() });
@@ -73,6 +84,8 @@ impl Shared {
         }
         let keys = config.api_keys_file.as_deref().map(Keys::open).transpose();
         let keys = keys.map_err(|reason| Error::Config { key: "api_keys_file", reason })?.map(Arc::new);
+        let tls = Tls::open(&config)?.map(Arc::new);
+        let leaving = CancellationToken::new();
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Ok(Self {
             options: dynamo_protocols::Options {
@@ -82,13 +95,17 @@ impl Shared {
             catalog,
             metrics,
             plane,
+            tracer,
             identities: Identities::new(),
-            bodies: BodyReader::new(&config),
+            bodies: BodyReader::new(&config, leaving.clone()),
             keys,
+            tls,
             offload: Arc::new(Semaphore::new(cores)),
             requests: TaskTracker::new(),
+            answers: TaskTracker::new(),
             listed,
             phase: AtomicU8::new(Phase::Serving as u8),
+            leaving,
             born: Instant::now(),
             config,
         })
@@ -104,11 +121,18 @@ impl Shared {
 
     pub(crate) fn advance(&self, phase: Phase) {
         self.phase.fetch_max(phase as u8, Ordering::AcqRel);
+        if phase > Phase::Serving {
+            self.leaving.cancel();
+        }
     }
 
     /// Milliseconds on this frontend's own monotonic clock, as the router counts them.
     pub(crate) fn now_ms(&self) -> u64 {
         self.born.elapsed().as_millis() as u64
+    }
+
+    pub(crate) fn migration_rules(&self) -> Rules {
+        Rules { limit: self.config.migration_limit, max_seq_len: self.config.migration_max_seq_len }
     }
 
     /// None: wait for ever.

@@ -9,6 +9,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// Fails with [`io::ErrorKind::TimedOut`] once a write has made no progress at all for `timeout`.
 pub(crate) struct Stall<S> {
@@ -17,11 +19,26 @@ pub(crate) struct Stall<S> {
     /// Made at the first stall and used again; nothing is armed while writes succeed.
     timer: Option<Pin<Box<Sleep>>>,
     stalled: bool,
+    /// For a socket that holds back what was written to it.
+    counter: Option<TaskTracker>,
+    unflushed: Option<TaskTrackerToken>,
 }
 
 impl<S> Stall<S> {
     pub(crate) fn new(inner: S, timeout: Duration) -> Self {
-        Self { inner, timeout, timer: None, stalled: false }
+        Self { inner, timeout, timer: None, stalled: false, counter: None, unflushed: None }
+    }
+
+    /// Counts as running from a write until all is flushed.
+    pub(crate) fn counted(self, counter: TaskTracker) -> Self {
+        Self { counter: Some(counter), ..self }
+    }
+
+    fn wrote<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if self.unflushed.is_none() && written.is_ready() {
+            self.unflushed = self.counter.as_ref().map(TaskTracker::token);
+        }
+        self.check(cx, written)
     }
 
     fn check<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -58,7 +75,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stall<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for Stall<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write(cx, bytes);
-        self.check(cx, written)
+        self.wrote(cx, written)
     }
 
     fn poll_write_vectored(
@@ -67,7 +84,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stall<S> {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write_vectored(cx, slices);
-        self.check(cx, written)
+        self.wrote(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -76,18 +93,33 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stall<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.inner).poll_flush(cx);
+        if flushed.is_ready() {
+            self.unflushed = None;
+        }
         self.check(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
+        // TLS says goodbye, which has to be taken as well.
+        let closed = Pin::new(&mut self.inner).poll_shutdown(cx);
+        self.check(cx, closed)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter, duplex};
+
+    /// Last words that nobody takes, as TLS has them.
+    #[tokio::test]
+    async fn a_goodbye_has_a_limit_too() {
+        let (ours, _theirs) = duplex(10);
+        let mut socket = Stall::new(BufWriter::new(ours), Duration::from_millis(50));
+        socket.write_all(&[7; 34]).await.unwrap();
+        let closed = tokio::time::timeout(Duration::from_secs(60), socket.shutdown()).await;
+        assert_eq!(closed.unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
 
     #[tokio::test]
     async fn only_a_reader_that_stands_still_is_given_up() {

@@ -1,6 +1,8 @@
 //! An answer as it goes out: server-sent events while it is made, or whole when it is done. Both are written from the
 //! same deltas by the same [`Answer`].
 
+use crate::best::Pick;
+use crate::facts::Facts;
 use crate::generation::{Generation, Step};
 use crate::plan::Answer;
 use bytes::{Bytes, BytesMut};
@@ -11,8 +13,6 @@ use std::task::{Context, Poll};
 
 /// Room for the frames of a usual poll; grows when many deltas were merged.
 const FRAMES_BYTES: usize = 2048;
-/// An SSE comment, which clients skip.
-const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
 /// The body of a streamed answer. The connection polls it when it can write, so a slow reader slows nothing down but
 /// its own stream.
@@ -33,6 +33,7 @@ impl EventStream {
     pub(crate) async fn open(generation: Generation, answer: Box<dyn Answer>) -> Result<Self> {
         let out = BytesMut::with_capacity(FRAMES_BYTES);
         let mut stream = Self { generation, answer, out, finished: false };
+        stream.answer.open(&mut stream.out);
         let first = poll_fn(|cx| stream.poll_step(cx)).await;
         match first {
             Step::Failed(error) => Err(error),
@@ -45,14 +46,19 @@ impl EventStream {
 
     fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
         let Self { generation, answer, out, .. } = self;
-        generation.poll(cx, &mut |choice, delta, usage| answer.chunk(choice, delta, usage, out))
+        generation.poll(cx, &mut |choice, delta, usage, facts| {
+            if let Some(facts) = facts {
+                answer.note(choice, facts);
+            }
+            answer.chunk(choice, delta, usage, out);
+        })
     }
 
     fn write(&mut self, step: Step) {
         match step {
             Step::Deltas if self.generation.is_complete() => self.end(),
             Step::Deltas => {}
-            Step::Quiet => self.out.extend_from_slice(KEEP_ALIVE),
+            Step::Quiet => self.answer.quiet(&mut self.out),
             Step::End => self.end(),
             Step::Failed(error) => {
                 self.answer.fail(&error, &mut self.out);
@@ -90,15 +96,20 @@ impl EventStream {
     }
 }
 
-/// The whole answer: the fold of what would have been streamed.
+/// The whole answer: the fold of what would have been streamed, of each prompt's candidates the best.
 ///
 /// # Errors
 /// The fault of any choice.
-pub(crate) async fn whole(mut generation: Generation, mut answer: Box<dyn Answer>) -> Result<Bytes> {
-    let mut choices = vec![TextDelta::default(); generation.choice_count()];
-    let mut collect = |choice: u32, delta: TextDelta, _: &_| {
-        if let Some(folded) = choices.get_mut(choice as usize) {
+pub(crate) async fn whole(
+    mut generation: Generation,
+    mut answer: Box<dyn Answer>,
+    pick: Pick,
+) -> Result<Bytes> {
+    let mut choices = vec![(TextDelta::default(), None); generation.choice_count()];
+    let mut collect = |choice: u32, delta: TextDelta, _: &_, facts: Option<&Facts>| {
+        if let Some((folded, known)) = choices.get_mut(choice as usize) {
             folded.merge(delta);
+            *known = facts.copied();
         }
     };
     loop {
@@ -106,6 +117,12 @@ pub(crate) async fn whole(mut generation: Generation, mut answer: Box<dyn Answer
             Step::Deltas | Step::Quiet => {}
             Step::Failed(error) => return Err(error),
             Step::End => break,
+        }
+    }
+    let (choices, facts): (Vec<_>, Vec<_>) = pick.best(choices).into_iter().unzip();
+    for (choice, facts) in (0..).zip(&facts) {
+        if let Some(facts) = facts {
+            answer.note(choice, facts);
         }
     }
     let body = answer.whole(choices, generation.usage());

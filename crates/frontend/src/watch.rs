@@ -131,7 +131,7 @@ impl View {
         }
         let model = match self.context.catalog.get(&record.card.name) {
             Some(model) if model.name() == &record.card.name => {
-                match compare(&model.card, &record.card) {
+                match fits(&model, record) {
                     Ok(()) => model,
                     // Nobody else serves the old description any more.
                     Err(_) if model.workers().iter().all(|worker| worker.instance.id == id) => {
@@ -145,7 +145,7 @@ impl View {
         };
         let known = model.worker(id);
         let draining = record.instance.draining;
-        model.put_worker(record.instance.clone());
+        model.put_worker(record);
         if let Err(error) = model.router.upsert_worker(record, RANKS) {
             model.remove_worker(id);
             self.keep_if_idle(&model);
@@ -196,14 +196,14 @@ impl View {
     /// A model that was not known, with its text parts on their way.
     fn create(&mut self, card: &Arc<ModelCard>) -> Arc<Model> {
         let model = Arc::new(Model::new(Arc::clone(card), self.context.router.clone(), self.context.seed));
-        self.context.catalog.insert(Arc::clone(&model));
+        self.context.catalog.insert(&model);
         let twin = self.context.catalog.all().into_iter().find_map(|other| {
             let text = other.built_text()?;
             (other.card.tokenizer == card.tokenizer).then(|| Arc::clone(&text.tokenizer))
         });
         let building = Arc::clone(&model);
         self.builds.spawn_blocking(move || {
-            let text = Text::build(&building.card, twin).map(Arc::new);
+            let text = unharmed(|| Text::build(&building.card, twin)).map(Arc::new);
             (building, text)
         });
         model
@@ -261,6 +261,20 @@ impl View {
     }
 }
 
+/// Runs a build in which a fault of a library may panic: what a card describes comes from outside, and a model that stays
+/// "loading" for ever tells nobody why.
+fn unharmed<T>(build: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    // Nothing of a build that broke off is used afterwards.
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(build)).unwrap_or_else(|panic| {
+        let words =
+            panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        Err(Error::internal(format!(
+            "building the tokenizer broke off: {}",
+            words.unwrap_or("no reason given")
+        )))
+    })
+}
+
 /// Blocks by outcome; the event type of a batch is that of its first event of a kind.
 fn count(metrics: &Metrics, batch: &KvEventBatch, applied: &Applied) {
     let mut kinds = [0u64; 3];
@@ -286,13 +300,26 @@ fn count(metrics: &Metrics, batch: &KvEventBatch, applied: &Applied) {
     add("invalid_block", "stored", u64::from(applied.over_limit));
 }
 
+/// May it serve next to the model's other workers?
+fn fits(model: &Model, record: &ModelRecord) -> Result<(), Error> {
+    compare(&model.card, &record.card)?;
+    // The model's own card may be that of a worker without any.
+    let others = model.workers();
+    let others = others.iter().filter(|worker| worker.instance.id != record.instance.id);
+    let sizes = others.filter_map(|worker| worker.card.embedding_size.zip(record.card.embedding_size));
+    match sizes.into_iter().find(|(known, new)| known != new) {
+        Some(_) => Err(differs("embedding_size", model.name())),
+        None => Ok(()),
+    }
+}
+
 /// May a worker with card `new` serve next to those with card `known`? Whatever changes the answer must be equal.
 fn compare(known: &Arc<ModelCard>, new: &Arc<ModelCard>) -> Result<(), Error> {
     if Arc::ptr_eq(known, new) {
         return Ok(());
     }
     check_contract(known, new)?;
-    let differs = if known.tokenizer != new.tokenizer {
+    let field = if known.tokenizer != new.tokenizer {
         "tokenizer"
     } else if known.chat_template != new.chat_template {
         "chat_template"
@@ -302,12 +329,34 @@ fn compare(known: &Arc<ModelCard>, new: &Arc<ModelCard>) -> Result<(), Error> {
         "vocab_size"
     } else if known.context_length != new.context_length {
         "context_length"
+    } else if known.embedding_size.zip(new.embedding_size).is_some_and(|(known, new)| known != new) {
+        "embedding_size"
     } else {
         return Ok(());
     };
-    Err(Error::invalid(format!(
-        "worker refused: its {differs} differs from that of the workers that serve the model `{}`",
-        known.name
+    Err(differs(field, &known.name))
+}
+
+fn differs(field: &'static str, model: &str) -> Error {
+    Error::invalid(format!(
+        "worker refused: its {field} differs from that of the workers that serve the model `{model}`"
     ))
-    .with_param(differs))
+    .with_param(field)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_that_panics_is_a_refusal_with_its_reason() {
+        let error = unharmed::<()>(|| panic!("index 7 of 3")).unwrap_err();
+        assert_eq!(error.class(), dynamo_types::Class::Internal);
+        assert!(
+            error.detail().is_some_and(|detail| detail.ends_with("broke off: index 7 of 3")),
+            "{error:?}"
+        );
+        assert!(unharmed::<()>(|| panic!("{}", "by words")).is_err());
+        assert_eq!(unharmed(|| Ok(1)).unwrap(), 1);
+    }
 }

@@ -62,9 +62,10 @@ impl Split {
     }
 
     fn splitter(&self, choice: u32) -> Splitter {
-        let Splitting { reasoning, tool, tools, start } = &self.splitting;
-        let call_seed = call_seed(&self.id, choice);
-        let options = Options { tools: Arc::clone(tools), call_seed, start: *start };
+        let Splitting { reasoning, tool, tools, forced, max_calls, start } = &self.splitting;
+        let (call_seed, forced) = (call_seed(&self.id, choice), forced.clone());
+        let options =
+            Options { tools: Arc::clone(tools), forced, max_calls: *max_calls, call_seed, start: *start };
         // A model whose card names an unknown parser is not served, so there is nothing that could fail.
         Splitter::new(reasoning.as_deref(), tool.as_deref(), &options).unwrap_or_default()
     }

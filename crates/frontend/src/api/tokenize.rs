@@ -30,7 +30,9 @@ fn tokenize(shared: &Shared, body: &[u8]) -> Result<Computed> {
             chat_template_kwargs: kwargs,
         } => {
             let tools = Some(tools).filter(|tools| !tools.is_empty()).map(Value::Array);
-            let chat = ChatPrompt { messages, tools, add_generation_prompt, continue_final_message, kwargs };
+            let hints = Vec::new();
+            let chat =
+                ChatPrompt { messages, tools, add_generation_prompt, continue_final_message, kwargs, hints };
             ("messages", prepare::render(&model, text, &chat, &mut spent))
         }
     };

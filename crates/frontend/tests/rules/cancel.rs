@@ -89,6 +89,65 @@ async fn r22_leaving_frees_everything_on_every_route() {
     harness.balanced().await;
 }
 
+/// What a client sent behind its request, and nobody has read, hides no goodbye: neither before nor after the first
+/// token, on any route.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r21_leaving_is_noticed_behind_unread_bytes() {
+    let harness = Harness::new().await;
+    let worker = harness.script(&[b"begun"], Ending::Hang).await;
+    let silent: Behaviour = Arc::new(|_| Ok((vec![], Ending::Hang)));
+    let mute = harness.worker(2, card("mute", &[]), silent).await;
+    let another = b"GET /live HTTP/1.1\r\nhost: t\r\n\r\n".to_vec();
+    // The last is more than is ever read ahead.
+    let behind = [b"\r\n".to_vec(), another.clone(), another.repeat(3_000)];
+    for (route, stream) in ALL_ROUTES {
+        for (model, engine) in [("m", &worker), ("mute", &mute)] {
+            for (bytes, goodbye) in
+                behind.iter().zip([Goodbye::Close, Goodbye::HalfClose, Goodbye::Close].into_iter().cycle())
+            {
+                let mut client = Client::connect(harness.address).await;
+                let body = ask(route, stream, "x", json!({"model": model})).to_string();
+                client.send("POST", route, &[], body.as_bytes()).await;
+                client.write(bytes).await;
+                eventually("the engine has the request", || engine.open() == 1).await;
+                if stream && model == "m" {
+                    client.read_until("begun").await;
+                }
+                let kept = match goodbye {
+                    Goodbye::Close => {
+                        drop(client);
+                        None
+                    }
+                    Goodbye::HalfClose => {
+                        client.close_sending().await;
+                        Some(client)
+                    }
+                };
+                eventually("the engine is told", || engine.open() == 0).await;
+                harness.balanced().await;
+                drop(kept);
+            }
+        }
+    }
+}
+
+/// Requests that came whole, before the goodbye, and need no waiting are answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_goodbye_right_behind_requests_does_not_undo_them() {
+    let harness = Harness::new().await;
+    let _worker = harness.script(&[b"ok"], Ending::Finish(Stop)).await;
+    for _ in 0..50 {
+        let mut client = Client::connect(harness.address).await;
+        let one = "GET /v1/models HTTP/1.1\r\nhost: t\r\n\r\n";
+        client.write(one.repeat(100).as_bytes()).await;
+        client.close_sending().await;
+        for _ in 0..100 {
+            assert_eq!(client.reply("GET").await.status, 200);
+        }
+        assert!(client.is_closed().await);
+    }
+}
+
 /// The send fails at random points: in the worker, before and after the first token, with every kind of fault.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r38_bookings_never_leak() {

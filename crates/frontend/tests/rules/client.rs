@@ -80,6 +80,11 @@ impl Client {
         self.stream.write_all(bytes).await.unwrap();
     }
 
+    /// The same to a server that may answer and close before it has read everything.
+    pub(crate) async fn write_some(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes).await;
+    }
+
     pub(crate) async fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
         let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n");
         if !body.is_empty() {
@@ -117,6 +122,28 @@ impl Client {
 
     pub(crate) async fn is_closed(&mut self) -> bool {
         !self.fill().await
+    }
+
+    /// Writes a little more, unless there is an answer.
+    pub(crate) async fn trickle(&mut self, bytes: &[u8]) -> Option<Reply> {
+        if self.stream.write_all(bytes).await.is_ok() {
+            let mut peeked = [0; 1];
+            let waiting = tokio::time::timeout(Duration::from_millis(1), self.stream.peek(&mut peeked)).await;
+            if waiting.is_err() {
+                return None;
+            }
+        }
+        Some(self.reply("POST").await)
+    }
+
+    /// Writes a little more. Has the server closed the connection?
+    pub(crate) async fn trickle_closed(&mut self, bytes: &[u8]) -> bool {
+        if self.stream.write_all(bytes).await.is_err() {
+            return true;
+        }
+        let mut peeked = [0; 1];
+        let waiting = tokio::time::timeout(Duration::from_millis(1), self.stream.peek(&mut peeked)).await;
+        matches!(waiting, Ok(Ok(0) | Err(_)))
     }
 
     /// Says goodbye to one direction only.

@@ -119,7 +119,6 @@ async fn what_no_worker_does_is_501_with_what_is_missing() {
     let _worker = harness.script(&[b"ok"], STOPPED).await;
     let mut client = Client::connect(harness.address).await;
     for (method, path) in [
-        ("POST", "/v1/embeddings"),
         ("POST", "/v1/images/generations"),
         ("POST", "/v1/images/edits"),
         ("POST", "/v1/videos"),

@@ -88,12 +88,12 @@ async fn r07_error_text_cannot_break_framing() {
 /// Before any output a fault keeps its HTTP status, streamed or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn early_faults_keep_their_status() {
-    for (error, status) in [
-        (Error::invalid("no"), 400),
-        (Error::engine("broken"), 500),
-        (Error::overloaded("full"), 529),
-        (Error::unavailable("none"), 503),
-        (Error::timeout("late"), 504),
+    for (error, status, again) in [
+        (Error::invalid("no"), 400, Some("false")),
+        (Error::engine("broken"), 500, None),
+        (Error::overloaded("full"), 529, Some("true")),
+        (Error::unavailable("none"), 503, Some("true")),
+        (Error::timeout("late"), 504, Some("true")),
     ] {
         let harness = Harness::new().await;
         let refusal = error.clone();
@@ -110,6 +110,7 @@ async fn early_faults_keep_their_status() {
                 assert_eq!(reply.status, status, "{route} {model}: {}", reply.text());
                 assert_eq!(reply.error()["message"], error.message());
                 assert_eq!(reply.header("retry-after").is_some(), status == 503 || status == 529);
+                assert_eq!(reply.header("x-should-retry"), again, "{status}");
             }
         }
         harness.balanced().await;
@@ -165,7 +166,7 @@ async fn r30_attempts_are_bounded_and_pins_stay() {
         workers.push(harness.worker(id, card("m", &[]), failing.clone()).await);
     }
     let reply = harness.post(ROUTES[0].0, &ask(ROUTES[0].0, false, "x", json!({}))).await;
-    assert_eq!((reply.status, calls.swap(0, Ordering::Relaxed)), (529, 3));
+    assert_eq!((reply.status, calls.swap(0, Ordering::Relaxed)), (529, 4));
     let pinned = ask(ROUTES[0].0, false, "x", json!({"nvext": {"backend_instance_id": 4}}));
     assert_eq!(harness.post(ROUTES[0].0, &pinned).await.status, 529);
     assert_eq!(calls.load(Ordering::Relaxed), 1);

@@ -85,6 +85,8 @@ pub(crate) fn card(name: &str, pieces: &[&[u8]]) -> ModelCard {
         guided: false,
         tool_parser: None,
         reasoning_parser: None,
+        tasks: vec![dynamo_types::Task::Generate],
+        embedding_size: None,
         created_s: 1_700_000_000,
     }
 }
@@ -116,6 +118,7 @@ impl Harness {
             events: events.clone(),
             router,
             registry: dynamo_runtime::metrics::Registry::new(),
+            tracer: dynamo_runtime::trace::Tracer::off(),
         };
         let frontend = Frontend::start(config, services).await.unwrap();
         Self { address: frontend.local_addr(), frontend, plane, discovery, events }
@@ -205,6 +208,11 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
+    /// Serves nothing any more, but stays listed as long as what is returned is held.
+    pub(crate) fn die(mut self) -> Option<Registration> {
+        self.registration.take()
+    }
+
     pub(crate) fn requests(&self) -> Vec<Arc<Request>> {
         self.state.requests.lock().unwrap().clone()
     }

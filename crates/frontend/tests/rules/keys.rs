@@ -134,6 +134,7 @@ async fn a_file_that_cannot_be_used_is_one_clear_line_at_the_start() {
             events: Arc::new(dynamo_runtime::events::Local::new(Default::default())),
             router: dynamo_router::Config::default(),
             registry: dynamo_runtime::metrics::Registry::new(),
+            tracer: dynamo_runtime::trace::Tracer::off(),
         };
         let settings = Config { api_keys_file: Some(path.to_owned()), ..config() };
         let error = Frontend::start(settings, services).await.err().unwrap().to_string();

@@ -2,18 +2,32 @@
 //! a real socket, against workers that do exactly what the test says.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod bodies;
 mod cancel;
+mod candidates;
 mod client;
 mod dialects;
+mod drain;
+mod embeddings;
 mod faults;
+mod forced;
+mod grpc;
 mod harness;
 mod keys;
+mod kserve;
+mod laws;
+mod migration;
 mod models;
+mod nvext;
 mod page;
 mod requests;
 mod routing;
 mod said;
+mod shedding;
 mod split;
 mod surface;
 mod text;
+mod tls;
 mod tokenize;
+mod tracing;
+mod wire;

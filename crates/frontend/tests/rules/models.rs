@@ -95,11 +95,13 @@ fn blank() -> dynamo_types::Request {
         model: "m".into(),
         tokens: Arc::from([1u32]),
         resumed: 0,
+        task: Default::default(),
         sampling: Default::default(),
         stopping: Default::default(),
         guide: None,
         output: Default::default(),
         routing: Default::default(),
+        trace: None,
     }
 }
 

@@ -16,7 +16,7 @@ const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}: {% if m.reasoning_c
                         {% endif %}{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
 
 /// Says `text`, a token for each byte, cut into deltas in a new way for every request.
-fn speaks(text: &str, ending: Ending) -> Behaviour {
+pub(crate) fn speaks(text: &str, ending: Ending) -> Behaviour {
     let (bytes, calls) = (text.as_bytes().to_vec(), AtomicU64::new(0));
     Arc::new(move |request| {
         let case = calls.fetch_add(1, Ordering::Relaxed);
@@ -79,7 +79,7 @@ async fn all_read(tool: Option<&str>, reasoning: Option<&str>, text: &str, endin
     harness.balanced().await;
 }
 
-fn same(said: &Said) -> (String, String, Vec<(String, Value)>, String) {
+pub(crate) fn same(said: &Said) -> (String, String, Vec<(String, Value)>, String) {
     let calls = said.calls.iter().map(|(name, arguments)| {
         (name.clone(), serde_json::from_str(arguments).unwrap_or_else(|_| json!({})))
     });

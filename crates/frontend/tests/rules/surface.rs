@@ -89,6 +89,7 @@ async fn a_taken_port_is_one_clear_line() {
         events: harness.events.clone(),
         router: dynamo_router::Config::default(),
         registry: dynamo_runtime::metrics::Registry::new(),
+        tracer: dynamo_runtime::trace::Tracer::off(),
     };
     let port = harness.address.port();
     let error = Frontend::start(Config { port, ..config() }, services).await.err().unwrap().to_string();
