@@ -5,7 +5,7 @@ ARGS ?=
 MODEL ?=
 export MODEL
 
-.PHONY: serve test bench lint build model fmt
+.PHONY: serve test bench fuzz lint build model fmt
 .DEFAULT_GOAL := build
 
 serve:
@@ -28,3 +28,7 @@ model:
 
 fmt:
 	@cargo fmt --all
+
+# make fuzz TARGET=guides SECONDS_EACH=60   one of fuzz/targets, or all of them, five minutes each
+fuzz:
+	@scripts/fuzz.sh $(or $(TARGET),all) $(or $(SECONDS_EACH),300)

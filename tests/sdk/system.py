@@ -24,7 +24,7 @@ STOP_LIMIT_S = 60
 SETTLE_LIMIT_S = 30
 POLL_S = 0.02
 
-LISTENING = re.compile(r"listening on (http://[0-9.]+:[0-9]+)")
+LISTENING = re.compile(r"listening on (https?://[0-9.]+:[0-9]+)")
 
 # Sums over all label values; each must return to what it was before the requests.
 LEDGER = (

@@ -132,7 +132,6 @@ def test_a_chat_calls_a_tool_and_takes_the_answer(caller):
 
 def test_what_no_worker_does_is_not_implemented(client):
     for ask in (
-        lambda: client.embeddings.create(model="m", input="x"),
         lambda: client.images.generate(model="m", prompt="x"),
         lambda: client.audio.speech.create(model="m", input="x", voice="alloy"),
     ):

@@ -3,15 +3,18 @@
 
 mod args;
 mod chat;
+mod planes;
 #[cfg(test)]
 mod reference;
 mod serve;
 mod settings;
+mod workers;
 
 use args::{Cli, Command};
 use clap::Parser;
 use clap::error::ErrorKind;
 use dynamo_runtime::shutdown::EXIT_USAGE;
+use serve::Role;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -21,7 +24,9 @@ fn main() -> ExitCode {
         Err(error) => return refuse(&error),
     };
     let outcome = match cli.command {
-        Command::Serve(args) => serve::run(&args),
+        Command::Serve(args) => serve::run(Role::Whole, &*args),
+        Command::Frontend(args) => serve::run(Role::Frontend, &*args),
+        Command::Worker(args) => serve::run(Role::Worker, &*args),
         Command::Chat(args) => talk(args),
     };
     outcome.unwrap_or_else(|line| complain(&line))

@@ -1,6 +1,6 @@
 //! The generated pages under `docs/` are compared with the code; `DYNAMO_WRITE_DOCS=1` has them written instead.
 
-use crate::serve::Planes;
+use crate::planes::Planes;
 use crate::settings::{self, Settings};
 use dynamo_runtime::config;
 use std::fmt::Write;
@@ -36,9 +36,10 @@ fn the_configuration_page_is_the_codes_own() {
 
 #[tokio::test]
 async fn the_metrics_page_is_the_codes_own() {
-    let planes = Planes::new();
     let mut settings = Settings::default();
     settings.frontend.port = 0;
+    settings.trace.export = true;
+    let planes = Planes::alone(&settings).unwrap();
     let _frontend = planes.frontend(&settings).await.unwrap();
     let _worker = planes.worker().unwrap();
     let mut table = String::from("| Family | Kind | Labels | Meaning |\n|---|---|---|---|\n");

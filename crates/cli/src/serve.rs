@@ -1,42 +1,45 @@
-//! `dynamo serve`: frontend, router and workers around one model, in one process.
+//! The roles that serve: `dynamo serve`, which is frontend, router and workers around one model in one process, and `dynamo
+//! frontend` and `dynamo worker`, which are its halves.
 //!
 //! The port is taken first, so that a mistake shows at once and `/health` can say that the model is still loading;
 //! then the weights are loaded once for all workers; a worker is listed when it can be called.
 
-use crate::args::ServeArgs;
-use crate::settings::{self, Engine, Settings};
+use crate::args::RoleArgs;
+use crate::planes::Planes;
+use crate::settings::{self, DiscoveryBackend, Settings};
+use crate::workers::start_workers;
 use dynamo_frontend::Frontend;
 use dynamo_runtime::config::{self, Loaded as Configuration, Sources};
-use dynamo_runtime::discovery::{Discovery, Memory};
-use dynamo_runtime::events::{EventPlane, Local};
-use dynamo_runtime::metrics::Registry;
-use dynamo_runtime::plane::{InProcess, RequestPlane};
+use dynamo_runtime::logging;
 use dynamo_runtime::shutdown::{EXIT_NOW, Shutdown};
-use dynamo_runtime::{discovery, events, logging, plane};
-use dynamo_types::{InstanceId, draw};
-use dynamo_worker::embedded::{EngineOptions, KvMemory, Loaded};
-use dynamo_worker::{Metrics, RealClock, Services, Worker, WorkerOptions, mock, scripted};
-use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use dynamo_worker::{Drained, Worker};
+use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-/// File name of the default model in the cache; `make model` puts it there.
-const DEFAULT_MODEL: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
-/// How often the progress of loading is redrawn.
-const PROGRESS_EVERY: Duration = Duration::from_millis(50);
+/// The last deltas and spans get at least this long, even if the requests took all of the drain.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// Which parts of the system this process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Whole,
+    Frontend,
+    Worker,
+}
 
 /// # Errors
 /// One line for the person at the terminal; the process exits 2.
-pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, String> {
+pub(crate) fn run(role: Role, args: &impl RoleArgs) -> Result<ExitCode, String> {
     let begun = Instant::now();
-    let sources = Sources::process(args.config.as_deref().map(Path::new), args.overrides()?)
+    let common = args.common();
+    let sources = Sources::process(common.config.as_deref().map(Path::new), args.overrides()?)
         .map_err(|error| error.to_string())?;
     let configuration = config::load::<Settings>(&sources, &settings::schema()).map_err(|e| e.to_string())?;
     configuration.value.check()?;
-    if args.print_config {
-        return print_config(&configuration, args.json);
+    if common.print_config {
+        return print_config(&configuration, common.json);
     }
     logging::init(configuration.value.log_format).map_err(|error| error.to_string())?;
     for warning in &configuration.warnings {
@@ -46,7 +49,12 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, String> {
         .enable_all()
         .build()
         .map_err(|error| format!("cannot start the runtime: {error}"))?;
-    let outcome = runtime.block_on(serve(&configuration.value, args.json, begun));
+    let settings = &configuration.value;
+    let outcome = match role {
+        Role::Whole => runtime.block_on(serve(settings, common.json, begun)),
+        Role::Frontend => runtime.block_on(frontend(settings, common.json, begun)),
+        Role::Worker => runtime.block_on(worker(settings, common.json, begun)),
+    };
     runtime.shutdown_background();
     outcome
 }
@@ -75,49 +83,11 @@ fn say(text: &str) -> Result<(), String> {
         .map_err(|error| format!("cannot write to the standard output: {error}"))
 }
 
-/// The in-process planes that everything plugs into.
-pub(crate) struct Planes {
-    plane: InProcess,
-    discovery: Arc<dyn Discovery>,
-    events: Arc<dyn EventPlane>,
-    pub(crate) registry: Registry,
-}
-
-impl Planes {
-    pub(crate) fn new() -> Self {
-        Self {
-            plane: InProcess::new(plane::Options::default()),
-            discovery: Arc::new(Memory::new(discovery::Options::default())),
-            events: Arc::new(Local::new(events::Options::default())),
-            registry: Registry::new(),
-        }
-    }
-
-    pub(crate) async fn frontend(&self, settings: &Settings) -> Result<Frontend, String> {
-        let services = dynamo_frontend::Services {
-            plane: Arc::new(self.plane.clone()) as Arc<dyn RequestPlane>,
-            discovery: Arc::clone(&self.discovery),
-            events: Arc::clone(&self.events),
-            router: settings.router.clone(),
-            registry: self.registry.clone(),
-        };
-        Frontend::start(settings.frontend.clone(), services).await.map_err(|error| error.to_string())
-    }
-
-    pub(crate) fn worker(&self) -> Result<Services, String> {
-        Ok(Services {
-            plane: self.plane.clone(),
-            discovery: Arc::clone(&self.discovery),
-            events: Arc::clone(&self.events),
-            metrics: Metrics::new(&self.registry).map_err(|error| error.to_string())?,
-        })
-    }
-}
-
 async fn serve(settings: &Settings, json: bool, begun: Instant) -> Result<ExitCode, String> {
     let shutdown = Shutdown::new();
     let _signals = shutdown.listen().map_err(|error| format!("cannot listen for signals: {error}"))?;
-    let planes = Planes::new();
+    let planes = Planes::new(settings, DiscoveryBackend::Memory, true).await?;
+    let _fleet = planes.follow();
     let frontend = planes.frontend(settings).await?;
     let workers = tokio::select! {
         biased;
@@ -130,25 +100,89 @@ async fn serve(settings: &Settings, json: bool, begun: Instant) -> Result<ExitCo
         routable = routable(&frontend) => routable?,
     }
     announce(settings, &frontend, &workers, json, begun)?;
+    end(settings, &shutdown, Some(frontend), &workers, planes).await
+}
+
+/// `dynamo frontend`: serves what workers in other processes register.
+async fn frontend(settings: &Settings, json: bool, begun: Instant) -> Result<ExitCode, String> {
+    let shutdown = Shutdown::new();
+    let _signals = shutdown.listen().map_err(|error| format!("cannot listen for signals: {error}"))?;
+    shared(settings)?;
+    let planes = Planes::new(settings, DiscoveryBackend::File, false).await?;
+    let _fleet = planes.follow();
+    let frontend = planes.frontend(settings).await?;
+    let url = url(&frontend);
+    let grpc = grpc(&frontend);
+    announce_role("frontend", &format!("{grpc}listening on {url}, waiting for workers"), &url, json, begun)?;
+    end(settings, &shutdown, Some(frontend), &[], planes).await
+}
+
+/// `dynamo worker`: engines for frontends in other processes.
+async fn worker(settings: &Settings, json: bool, begun: Instant) -> Result<ExitCode, String> {
+    let shutdown = Shutdown::new();
+    let _signals = shutdown.listen().map_err(|error| format!("cannot listen for signals: {error}"))?;
+    shared(settings)?;
+    let planes = Planes::new(settings, DiscoveryBackend::File, true).await?;
+    let workers = tokio::select! {
+        biased;
+        () = shutdown.drain().cancelled() => return Ok(ExitCode::SUCCESS),
+        workers = start_workers(settings, &planes) => workers?,
+    };
+    let address = planes.transport().to_string();
+    let model = workers.first().map(|worker| worker.card().name.to_string()).unwrap_or_default();
+    let plural = if workers.len() == 1 { "" } else { "s" };
+    let line = format!("serving {model} on {} worker{plural} at {address}", workers.len());
+    announce_role("worker", &line, &address, json, begun)?;
+    end(settings, &shutdown, None, &workers, planes).await
+}
+
+/// Refuses a role by itself that nobody could find.
+fn shared(settings: &Settings) -> Result<(), String> {
+    match settings.discovery.backend {
+        Some(DiscoveryBackend::Memory) => {
+            Err("discovery.backend: expected one that other processes share, such as `file`, found `memory`"
+                .into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Waits for the signal, then drains.
+async fn end(
+    settings: &Settings,
+    shutdown: &Shutdown,
+    frontend: Option<Frontend>,
+    workers: &[Worker],
+    planes: Planes,
+) -> Result<ExitCode, String> {
     shutdown.drain().cancelled().await;
     tracing::info!("draining: new requests are refused, running ones finish; Ctrl-C again stops at once");
     tokio::select! {
         biased;
         () = shutdown.now().cancelled() => Ok(ExitCode::from(u8::try_from(EXIT_NOW).unwrap_or(1))),
-        finished = drain(settings, frontend, &workers) => {
+        finished = drain(settings, frontend, workers, planes) => {
             tracing::info!(finished, "stopped");
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
-/// Frontend first: what it accepted needs the workers to the end.
-async fn drain(settings: &Settings, frontend: Frontend, workers: &[Worker]) -> bool {
-    let finished = frontend.drain().await;
+/// Frontend first: what it accepted needs the workers to the end. Workers that serve others take nothing new meanwhile.
+async fn drain(settings: &Settings, frontend: Option<Frontend>, workers: &[Worker], planes: Planes) -> bool {
+    let begun = Instant::now();
     let deadline = Duration::from_millis(settings.frontend.drain_deadline_ms);
-    for worker in workers {
-        worker.drain(if finished { deadline } else { Duration::ZERO }).await;
+    let mut finished = true;
+    if let Some(frontend) = frontend {
+        finished = frontend.drain().await;
     }
+    let left = |finished| if finished { deadline.saturating_sub(begun.elapsed()) } else { Duration::ZERO };
+    workers.iter().for_each(Worker::begin_drain);
+    for worker in workers {
+        finished &= worker.drain(left(finished)).await == Drained::Finished;
+    }
+    // What they said last is with the kernel before the connections go.
+    finished &= tokio::time::timeout(left(finished).max(LAST_WORDS), planes.settled()).await.is_ok();
+    planes.finish(left(finished).max(LAST_WORDS)).await;
     finished
 }
 
@@ -168,165 +202,24 @@ async fn routable(frontend: &Frontend) -> Result<(), String> {
     Ok(())
 }
 
-async fn start_workers(settings: &Settings, planes: &Planes) -> Result<Vec<Worker>, String> {
-    let services = planes.worker()?;
-    let source = Arc::new(load(settings).await?);
-    let epoch = u64::try_from(
-        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() & u128::from(u64::MAX),
-    )
-    .unwrap_or_default();
-    let mut workers = Vec::new();
-    for number in 0..settings.workers {
-        let mut options = WorkerOptions::new(InstanceId(draw::bits(epoch, u64::from(number))), epoch);
-        options.namespace.clone_from(&settings.namespace);
-        options.model_load_time_s = source.load_time_s();
-        let build = |observer| source.engine(settings, observer);
-        let worker = Worker::start(build, options, &services).await.map_err(|error| error.to_string())?;
-        workers.push(worker);
-    }
-    Ok(workers)
+/// The line about gRPC, if it is spoken.
+fn grpc(frontend: &Frontend) -> String {
+    frontend.grpc_addr().map(|address| format!("gRPC (KServe v2) on {address}\n")).unwrap_or_default()
 }
 
-/// What all workers of the process share.
-enum Source {
-    Embedded(Box<Loaded>),
-    Mock,
-    Scripted(Box<scripted::Book>),
+fn url(frontend: &Frontend) -> String {
+    let scheme = if frontend.is_tls() { "https" } else { "http" };
+    format!("{scheme}://{}", frontend.local_addr())
 }
 
-async fn load(settings: &Settings) -> Result<Source, String> {
-    match settings.engine {
-        Engine::Mock => Ok(Source::Mock),
-        Engine::Scripted => {
-            let path = settings.script.clone().unwrap_or_default();
-            let mut book = scripted::Book::read(Path::new(&path)).map_err(|error| error.to_string())?;
-            if let Some(name) = &settings.served_model_name {
-                book.model.clone_from(name);
-            }
-            // What the settings say wins over the script.
-            book.tool_parser = settings.worker.tool_parser.clone().or(book.tool_parser);
-            book.reasoning_parser = settings.worker.reasoning_parser.clone().or(book.reasoning_parser);
-            Ok(Source::Scripted(Box::new(book)))
-        }
-        Engine::Embedded => {
-            let path = model_path(settings.model.as_deref())?;
-            let name = settings.served_model_name.clone();
-            // Reading and repacking takes a good part of a second: not on the event loop, which serves /health by now.
-            let loading = tokio::task::spawn_blocking(move || {
-                let mut progress = Progress::new();
-                Loaded::open(&path, name.as_deref(), &mut |done, total| progress.show(done, total))
-                    .map_err(|error| error.to_string())
-            });
-            let mut loaded =
-                loading.await.map_err(|error| format!("loading the model failed: {error}"))??;
-            loaded.set_parsers(settings.worker.tool_parser.clone(), settings.worker.reasoning_parser.clone());
-            Ok(Source::Embedded(Box::new(loaded)))
-        }
+/// One line for a person or a machine.
+fn announce_role(role: &str, line: &str, address: &str, json: bool, begun: Instant) -> Result<(), String> {
+    let ready_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    if json {
+        let facts = serde_json::json!({"event": role, "address": address, "ready_ms": ready_ms});
+        return say(&format!("{facts}\n"));
     }
-}
-
-impl Source {
-    fn load_time_s(&self) -> Option<f64> {
-        match self {
-            Self::Embedded(loaded) => Some(loaded.load_time_s()),
-            Self::Mock | Self::Scripted(_) => None,
-        }
-    }
-
-    fn engine(
-        &self,
-        settings: &Settings,
-        observer: Arc<dyn dynamo_types::StepObserver>,
-    ) -> Result<Arc<dyn dynamo_worker::Engine>, Box<dyn std::error::Error + Send + Sync>> {
-        let worker = &settings.worker;
-        Ok(match self {
-            Self::Embedded(loaded) => {
-                let options = EngineOptions {
-                    threads: settings.threads_per_worker(),
-                    block_size: worker.block_size,
-                    kv: KvMemory::Blocks(worker.kv_blocks),
-                    max_num_seqs: worker.max_num_seqs,
-                    max_num_batched_tokens: worker.max_num_batched_tokens,
-                    max_waiting: worker.max_waiting,
-                    prefix_caching: worker.prefix_caching,
-                };
-                Arc::new(loaded.engine(&options, observer)?)
-            }
-            Self::Mock => {
-                let options = mock::Options {
-                    block_size: worker.block_size,
-                    num_gpu_blocks: worker.kv_blocks,
-                    max_num_seqs: worker.max_num_seqs,
-                    max_num_batched_tokens: worker.max_num_batched_tokens,
-                    max_waiting: worker.max_waiting,
-                    enable_prefix_caching: worker.prefix_caching,
-                    speedup_ratio: worker.mock_speedup_ratio,
-                    ..mock::Options::default()
-                };
-                let name = settings.served_model_name.as_deref().unwrap_or("mock");
-                let (mut card, options) = mock::card(name, options);
-                card.tool_parser.clone_from(&worker.tool_parser);
-                card.reasoning_parser.clone_from(&worker.reasoning_parser);
-                Arc::new(mock::Mock::new(card, options, &RealClock::new(), observer)?)
-            }
-            Self::Scripted(book) => {
-                Arc::new(scripted::Scripted::new((**book).clone(), Arc::new(RealClock::new()), observer)?)
-            }
-        })
-    }
-}
-
-/// The model named, or the one that `make model` fetched.
-fn model_path(named: Option<&str>) -> Result<PathBuf, String> {
-    if let Some(named) = named {
-        return Ok(PathBuf::from(named));
-    }
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let cache = set("DYNAMO_CACHE")
-        .or_else(|| set("XDG_CACHE_HOME").map(|cache| cache.join("dynamo")))
-        .or_else(|| set("HOME").map(|home| home.join(".cache/dynamo")))
-        .unwrap_or_else(|| PathBuf::from(".cache/dynamo"));
-    let path = cache.join("models").join(DEFAULT_MODEL);
-    if path.is_file() {
-        Ok(path)
-    } else {
-        Err(format!(
-            "no model: expected a path as argument or the default model at {}, found neither; `make model` fetches it",
-            path.display()
-        ))
-    }
-}
-
-/// A bar on the standard error stream, if a person is looking.
-struct Progress {
-    shown: Option<Instant>,
-    terminal: bool,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Self { shown: None, terminal: std::io::stderr().is_terminal() }
-    }
-
-    fn show(&mut self, done: u64, total: u64) {
-        const WIDTH: u64 = 30;
-        let finished = done >= total;
-        let due = self.shown.is_none_or(|shown| shown.elapsed() >= PROGRESS_EVERY);
-        if !self.terminal || !(due || finished) {
-            return;
-        }
-        self.shown = Some(Instant::now());
-        let filled = usize::try_from(WIDTH * done.min(total) / total.max(1)).unwrap_or_default();
-        let bar = format!("{}{}", "#".repeat(filled), ".".repeat(WIDTH as usize - filled));
-        let end = if finished { "\r\x1b[K" } else { "" };
-        // A lost bar is no reason to stop.
-        let _ = write!(
-            std::io::stderr(),
-            "\rloading model [{bar}] {} / {} MB{end}",
-            done / 1_000_000,
-            total / 1_000_000
-        );
-    }
+    say(&format!("{line}, ready in {ready_ms} ms. Ctrl-C drains and stops.\n"))
 }
 
 /// What a person needs to go on: where, what, and a request to paste.
@@ -337,13 +230,14 @@ fn announce(
     json: bool,
     begun: Instant,
 ) -> Result<(), String> {
-    let url = format!("http://{}", frontend.local_addr());
+    let url = url(frontend);
     let model = frontend.models().into_iter().next().unwrap_or_default();
     let ready_ms = begun.elapsed().as_millis();
     let mode = settings.router.mode;
     if json {
         let facts = serde_json::json!({
-            "event": "serving", "url": url, "model": model, "workers": workers.len(),
+            "event": "serving", "url": url, "grpc": frontend.grpc_addr().map(|address| address.to_string()),
+            "model": model, "workers": workers.len(),
             "router_mode": mode.name(), "ready_ms": u64::try_from(ready_ms).unwrap_or(u64::MAX),
         });
         return say(&format!("{facts}\n"));
@@ -354,8 +248,9 @@ fn announce(
     let plural = if workers.len() == 1 { "" } else { "s" };
     // The chat's own default needs no flag.
     let elsewhere = if url == crate::chat::DEFAULT_URL { String::new() } else { format!(" --url {url}") };
+    let grpc = grpc(frontend);
     say(&format!(
-        "listening on {url}\n\
+        "{grpc}listening on {url}\n\
          serving {model} on {} worker{plural}, {mode} routing, ready in {ready_ms} ms; try\n\n  \
          curl {url}/v1/completions -H 'content-type: application/json' -d '{body}'\n\n\
          or `dynamo chat{elsewhere}`, or open {url} in a browser. Ctrl-C drains and stops.\n",

@@ -2,8 +2,11 @@
 
 use dynamo_runtime::config::{Key, Schema, nearest};
 use dynamo_runtime::logging::Format;
+use dynamo_runtime::plane::tcp;
+use dynamo_runtime::trace;
 use dynamo_text::parsers;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Everything that can be set about `dynamo serve`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,7 +21,98 @@ pub(crate) struct Settings {
     pub(crate) log_format: Format,
     pub(crate) frontend: dynamo_frontend::Config,
     pub(crate) router: dynamo_router::Config,
+    pub(crate) trace: trace::Options,
     pub(crate) worker: WorkerSettings,
+    pub(crate) discovery: DiscoverySettings,
+    pub(crate) request_plane: RequestPlaneSettings,
+}
+
+/// How processes find each other.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct DiscoverySettings {
+    /// None: what suits the role.
+    pub(crate) backend: Option<DiscoveryBackend>,
+    pub(crate) path: Option<String>,
+}
+
+/// What discovery keeps its records in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum DiscoveryBackend {
+    /// This process.
+    Memory,
+    /// A directory that the processes of one host share.
+    File,
+}
+
+/// How frontends reach workers of other processes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RequestPlaneSettings {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// None: the address that is listened on.
+    pub(crate) advertised_host: Option<String>,
+    pub(crate) token_file: Option<String>,
+    pub(crate) connect_timeout_ms: u64,
+    pub(crate) beat_ms: u64,
+    pub(crate) dead_after_ms: u64,
+}
+
+impl Default for RequestPlaneSettings {
+    fn default() -> Self {
+        let options = tcp::Options::default();
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            host: "127.0.0.1".into(),
+            port: 0,
+            advertised_host: None,
+            token_file: None,
+            connect_timeout_ms: ms(options.connect_timeout),
+            beat_ms: ms(options.beat_every),
+            dead_after_ms: ms(options.dead_after),
+        }
+    }
+}
+
+impl RequestPlaneSettings {
+    /// # Errors
+    /// One line: the file of the token cannot be used.
+    pub(crate) fn options(&self) -> Result<tcp::Options, String> {
+        Ok(tcp::Options {
+            connect_timeout: Duration::from_millis(self.connect_timeout_ms),
+            beat_every: Duration::from_millis(self.beat_ms),
+            dead_after: Duration::from_millis(self.dead_after_ms),
+            token: self.token_file.as_deref().map(read_token).transpose()?,
+            ..tcp::Options::default()
+        })
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let Self { connect_timeout_ms, beat_ms, dead_after_ms, .. } = *self;
+        if connect_timeout_ms == 0 {
+            return Err("request_plane.connect_timeout_ms: expected at least 1, found 0".into());
+        }
+        if beat_ms == 0 || dead_after_ms <= beat_ms {
+            return Err(format!(
+                "request_plane.dead_after_ms: expected more than request_plane.beat_ms, and that at least 1, \
+                 found {dead_after_ms} and {beat_ms}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The secret in a file, without the white space around it.
+fn read_token(path: &str) -> Result<String, String> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("request_plane.token_file: cannot read {path}: {error}"))?;
+    let token = text.trim();
+    if token.is_empty() {
+        return Err(format!("request_plane.token_file: expected a secret in {path}, found nothing"));
+    }
+    Ok(token.to_owned())
 }
 
 /// Which engine a worker runs.
@@ -64,7 +158,10 @@ impl Default for Settings {
             log_format: Format::default(),
             frontend: dynamo_frontend::Config::default(),
             router: dynamo_router::Config::default(),
+            trace: trace::Options::default(),
             worker: WorkerSettings::default(),
+            discovery: DiscoverySettings::default(),
+            request_plane: RequestPlaneSettings::default(),
         }
     }
 }
@@ -99,6 +196,7 @@ impl Settings {
         if !(1..=MAX_WORKERS).contains(&self.workers) {
             return Err(format!("workers: expected 1 to {MAX_WORKERS}, found {}", self.workers));
         }
+        self.request_plane.check()?;
         if self.engine == Engine::Scripted && self.script.is_none() {
             return Err("script: --engine scripted needs --script FILE, found none".into());
         }
@@ -152,7 +250,13 @@ pub(crate) fn schema() -> Schema {
         Key::new("namespace", "Namespace under which the workers register").env("DYN_NAMESPACE"),
         Key::new("log_format", "`human` or `json`").flag("--log-format").env("DYN_LOGGING_CONSOLE_FORMAT"),
     ];
-    let keys = keys.into_iter().chain(frontend_keys()).chain(router_keys()).chain(worker_keys());
+    let keys = keys
+        .into_iter()
+        .chain(frontend_keys())
+        .chain(router_keys())
+        .chain(trace_keys())
+        .chain(worker_keys())
+        .chain(fleet_keys());
     Schema::new(keys).other_env(&["DYN_LOG"])
 }
 
@@ -162,6 +266,11 @@ fn frontend_keys() -> impl Iterator<Item = Key> {
         Key::new("frontend.port", "Port to listen on; 0 takes a free one")
             .flag("--port")
             .env("DYN_HTTP_PORT"),
+        Key::new(
+            "frontend.grpc_port",
+            "Port for KServe's v2 gRPC service; unset: no gRPC; 0 takes a free one",
+        )
+        .flag("--grpc-port"),
         Key::new("frontend.body_limit_bytes", "Largest request body; 413 above it")
             .scaled_env("DYN_HTTP_BODY_LIMIT_MB", 1024 * 1024),
         Key::new("frontend.body_memory_bytes", "All bodies being read at once; 503 above it"),
@@ -175,11 +284,27 @@ fn frontend_keys() -> impl Iterator<Item = Key> {
         ),
         Key::new("frontend.api_keys_file", "File of API keys, one a line; requests without one get 401")
             .flag("--api-keys-file"),
+        Key::new("frontend.tls_cert_path", "Certificate chain of the server (PEM); with its key, HTTPS only")
+            .flag("--tls-cert-path")
+            .env("DYN_TLS_CERT_PATH"),
+        Key::new("frontend.tls_key_path", "Private key of that certificate (PEM)")
+            .flag("--tls-key-path")
+            .env("DYN_TLS_KEY_PATH"),
+        Key::new(
+            "frontend.tls_client_ca_cert_path",
+            "Authorities of clients' certificates (PEM); clients need one (mutual TLS)",
+        )
+        .flag("--tls-client-ca-cert-path")
+        .env("DYN_TLS_CLIENT_CA_CERT_PATH"),
+        Key::new("frontend.tls_handshake_timeout_ms", "Longest TLS handshake"),
         Key::new("frontend.max_connections", "Open client connections"),
         Key::new("frontend.unknown_fields", "Request fields nobody knows: `ignore`, `warn` or `reject`"),
         Key::new("frontend.limits.stop", "Most stop strings of one request"),
         Key::new("frontend.limits.n", "Most choices of one request"),
         Key::new("frontend.limits.prompts", "Most prompts of one completions request"),
+        Key::new("frontend.disable_admin_api", "No `/busy_threshold`: 404")
+            .env("DYN_DISABLE_FRONTEND_ADMIN_API"),
+        Key::new("frontend.log_prompts", "Requests are logged with what the client sent, prompts included"),
         Key::new("frontend.overload_status", "HTTP status when everything is full")
             .env("DYN_HTTP_OVERLOAD_STATUS_CODE"),
         Key::new("frontend.keep_alive_ms", "Quiet time after which a stream gets a comment; 0 never")
@@ -189,7 +314,12 @@ fn frontend_keys() -> impl Iterator<Item = Key> {
             "A worker that shows no sign of life for this long has failed; 0 never",
         )
         .scaled_env("DYN_HTTP_BACKEND_STREAM_TIMEOUT_SECS", 1000),
-        Key::new("frontend.max_attempts", "Workers one request may be sent to before it fails"),
+        Key::new("frontend.migration_limit", "How often an answer may move to another worker; 0 never")
+            .flag("--migration-limit")
+            .env("DYN_MIGRATION_LIMIT"),
+        Key::new("frontend.migration_max_seq_len", "Longest prompt and answer, in tokens, that move")
+            .flag("--migration-max-seq-len")
+            .env("DYN_MIGRATION_MAX_SEQ_LEN"),
         Key::new("frontend.drain_deadline_ms", "Time running requests get to finish once a drain began")
             .scaled_env("DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS", 1000),
     ]
@@ -215,6 +345,53 @@ fn router_keys() -> impl Iterator<Item = Key> {
             .env("DYN_ROUTER_TRACK_OUTPUT_BLOCKS"),
         Key::new("router.breaker_failures", "Faults in a row after which a worker is suspended"),
         Key::new("router.breaker_open_ms", "For how long"),
+        Key::new(
+            "router.active_decode_blocks_threshold",
+            "Share of its KV blocks in use, 0 to 1, above which a worker is busy and gets nothing new",
+        )
+        .flag("--active-decode-blocks-threshold")
+        .env("DYN_ACTIVE_DECODE_BLOCKS_THRESHOLD"),
+        Key::new(
+            "router.active_prefill_tokens_threshold",
+            "Prompt tokens sent there and not computed yet, above which a worker is busy",
+        )
+        .flag("--active-prefill-tokens-threshold")
+        .env("DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD"),
+        Key::new(
+            "router.active_prefill_tokens_threshold_frac",
+            "The same as a multiple of `max_num_batched_tokens`",
+        )
+        .flag("--active-prefill-tokens-threshold-frac")
+        .env("DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD_FRAC"),
+    ]
+    .into_iter()
+}
+
+fn trace_keys() -> impl Iterator<Item = Key> {
+    [
+        Key::new("trace.export", "Send spans to an OpenTelemetry collector").env("OTEL_EXPORT_ENABLED"),
+        Key::new("trace.endpoint", "The collector; `/v1/traces` is added").env("OTEL_EXPORTER_OTLP_ENDPOINT"),
+        Key::new("trace.traces_endpoint", "The whole address for spans, if it is another one")
+            .env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
+        Key::new("trace.protocol", "`http/protobuf` or `http/json`")
+            .env("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
+            .env("OTEL_EXPORTER_OTLP_PROTOCOL"),
+        Key::new(
+            "trace.sampler",
+            "`always_on`, `always_off` or `traceidratio`; after `parentbased_`, only where the caller has not decided",
+        )
+        .env("OTEL_TRACES_SAMPLER"),
+        Key::new("trace.sample_ratio", "Share of the traces that begin here, 0 to 1")
+            .env("OTEL_TRACES_SAMPLE_RATIO")
+            .env("OTEL_TRACES_SAMPLER_ARG"),
+        Key::new("trace.service_name", "Under which the spans stand").env("OTEL_SERVICE_NAME"),
+        Key::new("trace.queue_spans", "Spans that wait for the collector; further ones are dropped and counted")
+            .env("OTEL_BSP_MAX_QUEUE_SIZE"),
+        Key::new("trace.batch_spans", "Spans of one request to the collector")
+            .env("OTEL_BSP_MAX_EXPORT_BATCH_SIZE"),
+        Key::new("trace.delay_ms", "Longest wait of a span for others to go with")
+            .env("OTEL_BSP_SCHEDULE_DELAY"),
+        Key::new("trace.timeout_ms", "Longest request to the collector").env("OTEL_EXPORTER_OTLP_TIMEOUT"),
     ]
     .into_iter()
 }
@@ -237,6 +414,33 @@ fn worker_keys() -> impl Iterator<Item = Key> {
         )
         .flag("--reasoning-parser"),
         Key::new("worker.mock_speedup_ratio", "Speed of the mock engine as a multiple of its timing model"),
+    ]
+    .into_iter()
+}
+
+fn fleet_keys() -> impl Iterator<Item = Key> {
+    [
+        Key::new(
+            "discovery.backend",
+            "Where processes find each other: `memory` (this one only) or `file` (this host); default `memory` for `serve`, else `file`",
+        )
+        .flag("--discovery-backend")
+        .env("DYN_DISCOVERY_BACKEND"),
+        Key::new("discovery.path", "Directory of the file backend").flag("--discovery-path").env("DYN_FILE_KV"),
+        Key::new("request_plane.host", "Address on which frontends reach the workers of this process")
+            .flag("--request-plane-host")
+            .env("DYN_TCP_RPC_HOST"),
+        Key::new("request_plane.port", "Port for frontends; 0 takes a free one")
+            .flag("--request-plane-port")
+            .env("DYN_TCP_RPC_PORT"),
+        Key::new("request_plane.advertised_host", "Host that frontends are told, if it is another one"),
+        Key::new(
+            "request_plane.token_file",
+            "File with the secret that frontends show to workers; both need the same one",
+        ),
+        Key::new("request_plane.connect_timeout_ms", "Longest wait for a connection to a worker"),
+        Key::new("request_plane.beat_ms", "Quiet time after which either side shows that it lives"),
+        Key::new("request_plane.dead_after_ms", "Quiet time after which the other side is gone"),
     ]
     .into_iter()
 }

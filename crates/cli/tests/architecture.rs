@@ -26,6 +26,7 @@ const GRAPH: &[(&str, Kind, &[&str])] = &[
     ("engine", Kind::Shell, &["blocks", "guide", "model-files", "scheduler", "types"]),
     ("worker", Kind::Shell, &["engine", "guide", "mocker", "model-files", "runtime", "text", "types"]),
     ("frontend", Kind::Shell, &["protocols", "router", "runtime", "text", "types"]),
+    ("proofs", Kind::Whole, &["guide", "model-files", "protocols", "text", "types"]),
     (
         "cli",
         Kind::Whole,

@@ -1,0 +1,176 @@
+//! What the roles plug into: request plane, discovery, event plane, metrics, traces.
+
+use crate::settings::{DiscoveryBackend, Settings};
+use dynamo_frontend::Frontend;
+use dynamo_runtime::discovery::{self, Discovery, File, Memory};
+use dynamo_runtime::events::{self, EventPlane, Local};
+use dynamo_runtime::metrics::Registry;
+use dynamo_runtime::plane::{self, ByTransport, InProcess, RequestPlane, tcp};
+use dynamo_runtime::trace::{Exporter, Tracer};
+use dynamo_types::Transport;
+use dynamo_worker::{Metrics, Services};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+
+/// Where the file backend keeps its records unless told otherwise.
+const DEFAULT_STORE: &str = "dynamo_store_kv";
+
+/// The planes of one process.
+pub(crate) struct Planes {
+    served: InProcess,
+    discovery: Arc<dyn Discovery>,
+    /// What the workers of this process say.
+    own: Arc<Local>,
+    /// What the router hears.
+    heard: Arc<Local>,
+    fleet: Option<FleetPlanes>,
+    pub(crate) registry: Registry,
+    tracer: Tracer,
+    exporter: Exporter,
+}
+
+/// What processes reach each other by.
+struct FleetPlanes {
+    options: tcp::Options,
+    caller: tcp::Caller,
+    /// None: this process has no workers.
+    server: Option<Served>,
+}
+
+struct Served {
+    server: tcp::Server,
+    address: String,
+}
+
+impl Planes {
+    /// The planes of one process by itself.
+    ///
+    /// # Errors
+    /// What of the settings of traces cannot work.
+    pub(crate) fn alone(settings: &Settings) -> Result<Self, String> {
+        let discovery = Arc::new(Memory::new(discovery::Options::default()));
+        Self::with(settings, discovery, None)
+    }
+
+    /// The planes that `settings` choose; `otherwise` if they leave the store open. `serves`: this process has workers.
+    ///
+    /// # Errors
+    /// One line: the store or the port cannot be used.
+    pub(crate) async fn new(
+        settings: &Settings,
+        otherwise: DiscoveryBackend,
+        serves: bool,
+    ) -> Result<Self, String> {
+        if settings.discovery.backend.unwrap_or(otherwise) == DiscoveryBackend::Memory {
+            return Self::alone(settings);
+        }
+        let store = File::open(&store_path(settings), discovery::file::Options::default())
+            .map_err(|error| error.to_string())?;
+        let options = settings.request_plane.options()?;
+        let heard = Arc::new(Local::new(events::Options::default()));
+        let caller = tcp::Caller::new(options.clone(), Arc::clone(&heard));
+        let fleet = FleetPlanes { options, caller, server: None };
+        let mut planes = Self::with(settings, Arc::new(store), Some((fleet, heard)))?;
+        if serves {
+            planes.listen(settings).await?;
+        }
+        Ok(planes)
+    }
+
+    fn with(
+        settings: &Settings,
+        discovery: Arc<dyn Discovery>,
+        fleet: Option<(FleetPlanes, Arc<Local>)>,
+    ) -> Result<Self, String> {
+        let registry = Registry::new();
+        let (tracer, exporter) =
+            Tracer::start(&settings.trace, &registry).map_err(|error| error.to_string())?;
+        let own = Arc::new(Local::new(events::Options::default()));
+        let (fleet, heard) = match fleet {
+            Some((fleet, heard)) => (Some(fleet), heard),
+            None => (None, Arc::clone(&own)),
+        };
+        let served = InProcess::new(plane::Options::default());
+        Ok(Self { served, discovery, own, heard, fleet, registry, tracer, exporter })
+    }
+
+    async fn listen(&mut self, settings: &Settings) -> Result<(), String> {
+        let Some(fleet) = &mut self.fleet else { return Ok(()) };
+        let plane = &settings.request_plane;
+        let wanted = format!("{}:{}", plane.host, plane.port);
+        let fault = |error: std::io::Error| format!("request plane: cannot listen on {wanted}: {error}");
+        let listener = TcpListener::bind(&wanted).await.map_err(fault)?;
+        let server = tcp::Server::start(listener, &self.served, Arc::clone(&self.own), fleet.options.clone())
+            .map_err(fault)?;
+        if !server.local_addr().ip().is_loopback() && fleet.options.token.is_none() {
+            tracing::warn!(
+                "the request plane listens on {wanted} without request_plane.token_file: whoever reaches it can call"
+            );
+        }
+        let host = plane.advertised_host.as_ref().unwrap_or(&plane.host);
+        let address = format!("{host}:{}", server.local_addr().port());
+        fleet.server = Some(Served { server, address });
+        Ok(())
+    }
+
+    /// Sends the last spans, at most this long.
+    pub(crate) async fn finish(self, deadline: Duration) {
+        self.exporter.finish(deadline).await;
+    }
+
+    /// How the workers of this process are reached.
+    pub(crate) fn transport(&self) -> Transport {
+        let served = self.fleet.as_ref().and_then(|fleet| fleet.server.as_ref());
+        served.map_or(Transport::InProcess, |served| Transport::Tcp(served.address.clone()))
+    }
+
+    /// Completes when what the workers of this process said last is on its way.
+    pub(crate) async fn settled(&self) {
+        if let Some(served) = self.fleet.as_ref().and_then(|fleet| fleet.server.as_ref()) {
+            served.server.settled().await;
+        }
+    }
+
+    /// Takes in what the workers of other processes say. None if there are no other processes.
+    pub(crate) fn follow(&self) -> Option<tcp::Fleet> {
+        let fleet = self.fleet.as_ref()?;
+        Some(tcp::Fleet::follow(Arc::clone(&self.discovery), fleet.caller.clone()))
+    }
+
+    pub(crate) async fn frontend(&self, settings: &Settings) -> Result<Frontend, String> {
+        let plane: Arc<dyn RequestPlane> = match &self.fleet {
+            None => Arc::new(self.served.clone()),
+            Some(fleet) => {
+                Arc::new(ByTransport { in_process: self.served.clone(), tcp: fleet.caller.clone() })
+            }
+        };
+        let services = dynamo_frontend::Services {
+            plane,
+            discovery: Arc::clone(&self.discovery),
+            events: Arc::clone(&self.heard) as Arc<dyn EventPlane>,
+            router: settings.router.clone(),
+            registry: self.registry.clone(),
+            tracer: self.tracer.clone(),
+        };
+        Frontend::start(settings.frontend.clone(), services).await.map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn worker(&self) -> Result<Services, String> {
+        Ok(Services {
+            plane: self.served.clone(),
+            discovery: Arc::clone(&self.discovery),
+            events: Arc::clone(&self.own) as Arc<dyn EventPlane>,
+            metrics: Metrics::new(&self.registry).map_err(|error| error.to_string())?,
+            tracer: self.tracer.clone(),
+        })
+    }
+}
+
+fn store_path(settings: &Settings) -> PathBuf {
+    match &settings.discovery.path {
+        Some(path) => Path::new(path).to_owned(),
+        None => std::env::temp_dir().join(DEFAULT_STORE),
+    }
+}
