@@ -24,9 +24,16 @@ CHECKS = (
 # Of the fuzzing phase; the phase before it asks a fixed list, in about 15 s.
 MAX_TIME_S = 60
 LEAST_CASES = 400
+# Runs until one is not ended by the tool's own fault.
+TRIES = 3
 
 
-@pytest.mark.timeout(300)
+def is_own_fault(run):
+    """On a busy machine its generator gives up on a case that it cannot make twice alike, before anything was asked."""
+    return run.returncode != 0 and "FAILURES" not in run.stdout and "Inconsistent results" in run.stdout
+
+
+@pytest.mark.timeout(500)
 def test_answers_are_what_the_document_says(start_server):
     server = start_server("--engine", "mock", "--workers", "1", "--set", "worker.mock_speedup_ratio=1000")
     model = server.get("/v1/models").json["data"][0]["id"]
@@ -43,8 +50,11 @@ def test_answers_are_what_the_document_says(start_server):
         *("--seed", SEED, "--max-time", str(MAX_TIME_S), "--max-examples", "60", "--request-timeout", "20"),
         *("--generation-database", "none", "--no-color", "--continue-on-failure", "--workers", "2"),
     ]
-    run = subprocess.run(command, env=environment, cwd=HERE, capture_output=True, text=True)
-    print(run.stdout)
+    for _ in range(TRIES):
+        run = subprocess.run(command, env=environment, cwd=HERE, capture_output=True, text=True)
+        print(run.stdout)
+        if not is_own_fault(run):
+            break
     assert run.returncode == 0, f"seed {SEED}\n{run.stdout}\n{run.stderr}"
     generated = int(re.search(r"(\d+) generated", run.stdout).group(1))
     assert generated >= LEAST_CASES, f"only {generated} cases"

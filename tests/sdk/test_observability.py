@@ -234,6 +234,8 @@ def test_limits_of_load_are_flags_and_can_be_changed(start_server):
     done = []
     long = threading.Thread(target=lambda: done.append(ask(server, "m", max_tokens=2000, ignore_eos=True)))
     long.start()
+    # Before, the question below would be the one that holds blocks, and the long one be refused.
+    assert eventually(lambda: server.total("dynamo_component_inflight_requests") == 1)
     refused = lambda: ask(server, "m").status == 529
     assert eventually(refused, 20), "one request holds blocks, and none may be held"
     long.join()

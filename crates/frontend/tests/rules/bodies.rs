@@ -26,7 +26,8 @@ async fn the_memory_of_a_body_is_counted_until_its_prompt_is_tokens() {
     // Refused for its model as soon as there is room for it.
     let second = ask(route, stream, &prompt, json!({"model": "nobody"}));
     // On a busy machine the first may be over before anybody else gets a turn: then the question is put again.
-    for round in 1..=50 {
+    let mut answered = 0;
+    for _ in 0..50 {
         let (address, first) = (harness.address, first.clone());
         let first = tokio::spawn(async move { crate::client::post(address, route, &first).await });
         let mut refused = 0;
@@ -48,9 +49,13 @@ async fn the_memory_of_a_body_is_counted_until_its_prompt_is_tokens() {
         };
         assert_eq!(last, 404);
         let rendered = harness.metric("dynamo_frontend_template_seconds_count", &[]).await;
-        assert_eq!(first.await.unwrap().status, 200);
+        match first.await.unwrap().status {
+            200 => answered += 1,
+            // It came while the second was there.
+            status => assert_eq!((status, refused), (503, 0)),
+        }
         if refused > 0 {
-            assert_eq!(rendered, f64::from(round), "there was room while a prompt was being rendered");
+            assert_eq!(rendered, f64::from(answered), "there was room while a prompt was being rendered");
             return harness.balanced().await;
         }
     }
