@@ -45,7 +45,10 @@ impl fmt::Display for Error {
         match self {
             Self::Option(reason) => write!(f, "trace.{reason}"),
             Self::Endpoint { found, reason } => {
-                write!(f, "trace: expected the collector at http://host:port, found {found:?} ({reason})")
+                write!(
+                    f,
+                    "trace.endpoint or trace.traces_endpoint: expected http://host:port, found {found:?} ({reason})"
+                )
             }
             Self::Metrics(error) => error.fmt(f),
         }
