@@ -2,6 +2,7 @@
 
 use crate::planes::Planes;
 use crate::settings::{Engine, Settings};
+use dynamo_model_files::default_model;
 use dynamo_types::{InstanceId, draw};
 use dynamo_worker::embedded::{EngineOptions, KvMemory, Loaded};
 use dynamo_worker::{RealClock, Worker, WorkerOptions, mock, scripted};
@@ -10,8 +11,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// File name of the default model in the cache; `make model` puts it there.
-const DEFAULT_MODEL: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 /// How often the progress of loading is redrawn.
 const PROGRESS_EVERY: Duration = Duration::from_millis(50);
 
@@ -141,12 +140,7 @@ fn model_path(named: Option<&str>) -> Result<PathBuf, String> {
     if let Some(named) = named {
         return Ok(PathBuf::from(named));
     }
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let cache = set("DYNAMO_CACHE")
-        .or_else(|| set("XDG_CACHE_HOME").map(|cache| cache.join("dynamo")))
-        .or_else(|| set("HOME").map(|home| home.join(".cache/dynamo")))
-        .unwrap_or_else(|| PathBuf::from(".cache/dynamo"));
-    let path = cache.join("models").join(DEFAULT_MODEL);
+    let path = default_model();
     if path.is_file() {
         Ok(path)
     } else {

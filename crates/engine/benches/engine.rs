@@ -12,7 +12,6 @@
 use dynamo_blocks::BlockId;
 use dynamo_engine::model::{Logits, Model, Segment};
 use dynamo_engine::{Isa, KvOptions, Llama, Weights};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -29,18 +28,6 @@ fn cpu_s() -> f64 {
     let result = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
     assert_eq!(result, 0, "the CPU clock can be read");
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
-}
-
-fn model_path() -> PathBuf {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    variable("DYNAMO_MODEL").unwrap_or_else(|| {
-        let cache = variable("DYNAMO_CACHE").unwrap_or_else(|| {
-            let base = variable("XDG_CACHE_HOME")
-                .unwrap_or_else(|| variable("HOME").expect("HOME is set").join(".cache"));
-            base.join("dynamo")
-        });
-        cache.join("models/SmolLM2-135M-Instruct.Q4_1.gguf")
-    })
 }
 
 fn token(i: usize) -> u32 {
@@ -89,7 +76,8 @@ fn decode(model: &mut Llama, sequences: usize) -> f64 {
 
 fn main() {
     let (start, cpu) = (Instant::now(), cpu_s());
-    let files = dynamo_model_files::open(&model_path()).expect("the default model: run `make model`");
+    let files = dynamo_model_files::open(&dynamo_model_files::testing::model_path())
+        .expect("the default model: run `make model`");
     let opened = cpu_s() - cpu;
     let weights = Weights::load(&files, &mut |_, _| {}).expect("weights");
     println!(

@@ -16,7 +16,6 @@ use dynamo_text::Tokenizer;
 use dynamo_types::{
     Delta, DeltaSink, Error, Guide, Request, Sampling, StepObserver, StepReport, Stopping, TokenizerSpec,
 };
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Instant;
 
@@ -44,18 +43,6 @@ const SCHEMAS: [(&str, &str); 4] = [
     ),
     ("any object", r#"{"type":"object","minProperties":12}"#),
 ];
-
-fn model_path() -> PathBuf {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    variable("DYNAMO_MODEL").unwrap_or_else(|| {
-        let cache = variable("DYNAMO_CACHE").unwrap_or_else(|| {
-            let base = variable("XDG_CACHE_HOME")
-                .unwrap_or_else(|| variable("HOME").expect("HOME is set").join(".cache"));
-            base.join("dynamo")
-        });
-        cache.join("models/SmolLM2-135M-Instruct.Q4_1.gguf")
-    })
-}
 
 /// Times of the steps in which every stream decodes and nothing is prefilled.
 #[derive(Default)]
@@ -121,7 +108,8 @@ struct Case {
 fn main() {
     let cases: Vec<Case> =
         serde_json::from_str(include_str!("../../guide/tests/data/schemas.json")).expect("cases");
-    let files = dynamo_model_files::open(&model_path()).expect("the default model: run `make model`");
+    let files = dynamo_model_files::open(&dynamo_model_files::testing::model_path())
+        .expect("the default model: run `make model`");
     let weights = Weights::load(&files, &mut |_, _| {}).expect("weights");
     let tokenizer = Tokenizer::from_spec(&TokenizerSpec::HuggingFace { json: files.tokenizer_json() });
     let tokenizer = tokenizer.expect("a tokenizer");

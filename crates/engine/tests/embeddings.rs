@@ -1,10 +1,9 @@
 //! Embeddings of the default model against llama.cpp's (made by `scripts/reference-embeddings.py`).
-#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use dynamo_engine::{Core, KvOptions, Llama, Options, Weights};
 use dynamo_types::{Delta, DeltaSink, Error, Request, Task};
 use serde::Deserialize;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 /// Our distance (one minus the cosine) from the exact vector, in units of llama.cpp's own on the quantised file.
@@ -23,20 +22,6 @@ struct Case {
     tokens: Vec<u32>,
     vector: Vec<f32>,
     shipped_cosine: f64,
-}
-
-fn model_path() -> PathBuf {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let path = variable("DYNAMO_MODEL").unwrap_or_else(|| {
-        let cache = variable("DYNAMO_CACHE").unwrap_or_else(|| {
-            let base = variable("XDG_CACHE_HOME")
-                .unwrap_or_else(|| variable("HOME").expect("HOME is set").join(".cache"));
-            base.join("dynamo")
-        });
-        cache.join("models/SmolLM2-135M-Instruct.Q4_1.gguf")
-    });
-    assert!(path.exists(), "the default model is not at {}: run `make model`", path.display());
-    path
 }
 
 struct Sink(Arc<Mutex<Delta>>);
@@ -78,7 +63,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 
 #[test]
 fn embeddings_are_those_of_llama_cpp() {
-    let files = dynamo_model_files::open(&model_path()).unwrap();
+    let files = dynamo_model_files::open(&dynamo_model_files::testing::model_path()).unwrap();
     let weights = Weights::load(&files, &mut |_, _| {}).unwrap();
     let model = Llama::new(weights, KvOptions { block_size: 16, total_blocks: 128 }, 2).unwrap();
     let mut options = Options::default();

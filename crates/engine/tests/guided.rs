@@ -13,7 +13,6 @@ use dynamo_types::{
 };
 use serde::Deserialize;
 use serde_json::Value;
-use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, mpsc};
 use std::time::Duration;
 
@@ -31,20 +30,6 @@ fn cases() -> Vec<Case> {
     serde_json::from_str(include_str!("../../guide/tests/data/schemas.json")).unwrap()
 }
 
-fn model_path() -> PathBuf {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let path = variable("DYNAMO_MODEL").unwrap_or_else(|| {
-        let cache = variable("DYNAMO_CACHE").unwrap_or_else(|| {
-            let base = variable("XDG_CACHE_HOME")
-                .unwrap_or_else(|| variable("HOME").expect("HOME is set").join(".cache"));
-            base.join("dynamo")
-        });
-        cache.join("models/SmolLM2-135M-Instruct.Q4_1.gguf")
-    });
-    assert!(path.exists(), "the default model is not at {}: run `make model`", path.display());
-    path
-}
-
 struct Loaded {
     weights: Arc<Weights>,
     tokenizer: Tokenizer,
@@ -53,7 +38,7 @@ struct Loaded {
 }
 
 static LOADED: LazyLock<Loaded> = LazyLock::new(|| {
-    let files = dynamo_model_files::open(&model_path()).unwrap();
+    let files = dynamo_model_files::open(&dynamo_model_files::testing::model_path()).unwrap();
     let weights = Weights::load(&files, &mut |_, _| {}).unwrap();
     let tokenizer =
         Tokenizer::from_spec(&TokenizerSpec::HuggingFace { json: files.tokenizer_json() }).unwrap();

@@ -5,7 +5,6 @@ use dynamo_blocks::BlockId;
 use dynamo_engine::model::{Logits, Model, Segment};
 use dynamo_engine::{KvOptions, Llama, Weights};
 use serde::Deserialize;
-use std::path::PathBuf;
 
 /// Greatest difference of a log-probability from the exact one (f32 activations). llama.cpp on the same quantised file,
 /// whose activations are quantised as ours are, is off by up to 0.4.
@@ -31,20 +30,6 @@ struct Case {
     first: Vec<(u32, f64, f64)>,
 }
 
-fn model_path() -> PathBuf {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let path = variable("DYNAMO_MODEL").unwrap_or_else(|| {
-        let cache = variable("DYNAMO_CACHE").unwrap_or_else(|| {
-            let base = variable("XDG_CACHE_HOME")
-                .unwrap_or_else(|| variable("HOME").expect("HOME is set").join(".cache"));
-            base.join("dynamo")
-        });
-        cache.join("models/SmolLM2-135M-Instruct.Q4_1.gguf")
-    });
-    assert!(path.exists(), "the default model is not at {}: run `make model`", path.display());
-    path
-}
-
 fn argmax(logits: &[f32]) -> u32 {
     let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).expect("a vocabulary");
     best.0 as u32
@@ -58,7 +43,7 @@ fn logprob(logits: &[f32], token: u32) -> f64 {
 
 #[test]
 fn greedy_tokens_and_logprobs_are_those_of_llama_cpp() {
-    let files = dynamo_model_files::open(&model_path()).unwrap();
+    let files = dynamo_model_files::open(&dynamo_model_files::testing::model_path()).unwrap();
     let weights = Weights::load(&files, &mut |_, _| {}).unwrap();
     let mut model = Llama::new(weights, KvOptions { block_size: 16, total_blocks: 64 }, 1).unwrap();
     let blocks: Vec<BlockId> = (0..64).map(BlockId).collect();

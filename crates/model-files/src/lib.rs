@@ -6,6 +6,7 @@
 //! every count and offset is checked against the file's size before anything is allocated or read.
 
 mod config;
+mod default_model;
 mod error;
 mod files;
 mod gguf;
@@ -15,6 +16,7 @@ mod tensor;
 pub mod testing;
 
 pub use config::{Architecture, Config};
+pub use default_model::default_model;
 pub use error::Error;
 pub use files::{ModelFiles, describe, open};
 pub use tensor::{Encoding, Tensor};

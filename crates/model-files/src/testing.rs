@@ -1,6 +1,18 @@
-//! Writes model files, for tests that need some.
+//! Finds the default model and writes small ones, for tests that need some.
 
+use crate::default_model::{default_model, variable};
 use crate::{Encoding, Tensor};
+use std::path::PathBuf;
+
+/// The model that tests and benches run on: `DYNAMO_MODEL`, else the default one.
+///
+/// # Panics
+/// It is not there.
+pub fn model_path() -> PathBuf {
+    let path = variable("DYNAMO_MODEL").unwrap_or_else(default_model);
+    assert!(path.exists(), "the default model is not at {}: run `make model`", path.display());
+    path
+}
 
 /// A GGUF file (version 3) in the making.
 #[derive(Clone, Debug, Default)]

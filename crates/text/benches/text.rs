@@ -7,7 +7,6 @@ use dynamo_text::{Decoder, DecoderOptions, Detokenizer, RenderInput, StopMatcher
 use dynamo_types::{ChatTemplate, Delta, SpecialTokens, TokenizerSpec};
 use serde_json::{Map, Value, json};
 use std::hint::black_box;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 const PROSE: &str = "The quick brown fox jumps over the lazy dog; it doesn't look back. In 2026, about 1,250 visitors \
@@ -18,15 +17,9 @@ fn sum(values: &[u64]) -> u64 {\n    values.iter().filter(|value| **value > 10).
 const TOKENS: usize = 4096;
 
 fn tokenizer_json() -> Arc<str> {
-    let from = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let path = from("DYNAMO_MODEL").unwrap_or_else(|| {
-        let cache = from("DYNAMO_CACHE")
-            .or_else(|| from("XDG_CACHE_HOME").map(|cache| cache.join("dynamo")))
-            .or_else(|| from("HOME").map(|home| home.join(".cache/dynamo")))
-            .unwrap_or_default();
-        cache.join("models/SmolLM2-135M-Instruct.Q4_1.gguf")
-    });
-    dynamo_model_files::open(&path).expect("no model: run `make model`").tokenizer_json()
+    dynamo_model_files::open(&dynamo_model_files::testing::model_path())
+        .expect("no model: run `make model`")
+        .tokenizer_json()
 }
 
 fn on_the_way_out(criterion: &mut Criterion, tokenizer: &Arc<Tokenizer>, tokens: &[u32]) {

@@ -5,7 +5,6 @@ use dynamo_engine::core::{Core, Options};
 use dynamo_engine::testing::tiny_weights;
 use dynamo_engine::{KvOptions, Llama, Weights};
 use dynamo_types::{Delta, Request, Sampling, Task};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 fn core(weights: &Arc<Weights>, scheduler: dynamo_scheduler::Options, threads: usize) -> Core<Llama> {
@@ -83,17 +82,6 @@ fn answers_of_a_tiny_llama_do_not_depend_on_company() {
     assert!(preempted > 0, "some of the pools were meant to be too small");
 }
 
-fn default_model() -> PathBuf {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let path = variable("DYNAMO_MODEL").unwrap_or_else(|| {
-        let base = || variable("XDG_CACHE_HOME").unwrap_or_else(|| variable("HOME").unwrap().join(".cache"));
-        let cache = variable("DYNAMO_CACHE").unwrap_or_else(|| base().join("dynamo"));
-        cache.join("models/SmolLM2-135M-Instruct.Q4_1.gguf")
-    });
-    assert!(path.exists(), "the default model is not at {}: run `make model`", path.display());
-    path
-}
-
 /// Words to ids and back through the vocabulary alone: no tokenizer is needed for words that are one token each.
 struct Words(serde_json::Map<String, serde_json::Value>);
 
@@ -118,7 +106,7 @@ impl Words {
 
 #[test]
 fn answers_of_the_default_model_do_not_depend_on_company() {
-    let files = dynamo_model_files::open(&default_model()).unwrap();
+    let files = dynamo_model_files::open(&dynamo_model_files::testing::model_path()).unwrap();
     let weights = Weights::load(&files, &mut |_, _| ()).unwrap();
     let tokenizer: serde_json::Value = serde_json::from_str(&files.tokenizer_json()).unwrap();
     let vocabulary = tokenizer["model"]["vocab"].as_object().expect("a vocabulary").clone();

@@ -213,9 +213,10 @@ impl DeltaSink for CountedSink {
 
 #[cfg(test)]
 mod tests {
+    use super::super::conformance::request;
     use super::*;
     use crate::sync::lock;
-    use dynamo_types::{Class, FinishReason, Stopping, Transport};
+    use dynamo_types::{Class, FinishReason, Transport};
     use std::sync::Mutex;
 
     /// Keeps every sink it gets.
@@ -241,22 +242,6 @@ mod tests {
             transport: Transport::InProcess,
             draining: false,
         }
-    }
-
-    fn request(tokens: &[u32]) -> Arc<Request> {
-        Arc::new(Request {
-            id: "r".into(),
-            model: "m".into(),
-            tokens: tokens.into(),
-            resumed: 0,
-            task: Default::default(),
-            sampling: Default::default(),
-            stopping: Stopping { max_tokens: 1, ..Default::default() },
-            guide: None,
-            output: Default::default(),
-            routing: Default::default(),
-            trace: None,
-        })
     }
 
     #[tokio::test]

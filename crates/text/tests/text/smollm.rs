@@ -5,7 +5,6 @@ use dynamo_text::{Detokenizer, RenderInput, Template, Tokenizer};
 use dynamo_types::{ChatTemplate, TokenizerSpec};
 use proptest::prelude::*;
 use serde_json::{Map, json};
-use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 struct Model {
@@ -14,19 +13,8 @@ struct Model {
     template: Template,
 }
 
-fn model_path() -> PathBuf {
-    let from = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    from("DYNAMO_MODEL").unwrap_or_else(|| {
-        let cache = from("DYNAMO_CACHE")
-            .or_else(|| from("XDG_CACHE_HOME").map(|cache| cache.join("dynamo")))
-            .or_else(|| from("HOME").map(|home| home.join(".cache/dynamo")))
-            .unwrap_or_default();
-        cache.join("models/SmolLM2-135M-Instruct.Q4_1.gguf")
-    })
-}
-
 static MODEL: LazyLock<Model> = LazyLock::new(|| {
-    let path = model_path();
+    let path = dynamo_model_files::testing::model_path();
     assert!(path.exists(), "no model at {}: run `make model`", path.display());
     let files = dynamo_model_files::open(&path).unwrap();
     let json = files.tokenizer_json();
