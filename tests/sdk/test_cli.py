@@ -1,6 +1,7 @@
 """The binary as a person meets it: what it prints, how it refuses, how it stops, and what README.md promises."""
 
 import json
+import os
 import re
 import signal
 import socket
@@ -8,7 +9,7 @@ import subprocess
 import threading
 
 import pytest
-from system import BIN, MODEL, ROOT, STOP_LIMIT_S, eventually
+from system import BIN, LISTENING, MODEL, ROOT, STOP_LIMIT_S, eventually, http
 
 
 def run(*arguments, **options):
@@ -291,3 +292,28 @@ def test_the_readme_commands_work(server, command, expected):
     done = subprocess.run(["bash", "-euc", block], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, (block, done.stderr)
     assert expected in done.stdout.replace("Gravity", "gravity"), (block, done.stdout)
+
+
+def test_the_readme_processes_find_each_other(tmp_path):
+    block = next(block for block in code_blocks("README.md") if block.startswith("target/release/dynamo frontend"))
+    places = {"DYN_FILE_KV": str(tmp_path / "store"), "DYN_HTTP_PORT": "0", "DYNAMO_MODEL": MODEL}
+    running = []
+    try:
+        for number, line in enumerate(block.strip().splitlines()):
+            command = line.replace("target/release/dynamo", BIN, 1).split()
+            with open(tmp_path / f"{number}.log", "w") as log:
+                running.append(subprocess.Popen(command, env={**os.environ, **places}, stdout=log, stderr=log))
+        log = tmp_path / "0.log"
+        assert eventually(lambda: LISTENING.search(log.read_text()))
+        url = LISTENING.search(log.read_text()).group(1)
+        assert eventually(lambda: http(url + "/v1/models").json["data"])
+        model = http(url + "/v1/models").json["data"][0]["id"]
+        asked = {"model": model, "prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
+        assert "Paris" in http(url + "/v1/completions", asked).json["choices"][0]["text"]
+        for process in reversed(running):
+            process.terminate()
+            assert process.wait(30) == 0
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
