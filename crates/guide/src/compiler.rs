@@ -134,13 +134,16 @@ impl std::fmt::Debug for Compiler {
     }
 }
 
-/// Of the answer's grammar; markers around it are the server's own.
+/// Of the grammars that a client gave; markers around them are the server's own.
 fn bytes(guide: &Guide) -> usize {
     match guide {
         Guide::JsonSchema(text) | Guide::Regex(text) | Guide::Lark(text) => text.len(),
         Guide::Choice(texts) => texts.iter().map(String::len).sum(),
-        Guide::JsonObject => 0,
-        Guide::Framed(frame) => bytes(&frame.answer),
+        Guide::JsonObject | Guide::Text => 0,
+        Guide::Framed(frame) => {
+            let calls = frame.bound.iter().flat_map(|bound| &bound.calls);
+            bytes(&frame.answer) + calls.map(|call| call.head.len() + call.schema.len()).sum::<usize>()
+        }
     }
 }
 

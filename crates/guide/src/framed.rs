@@ -1,8 +1,9 @@
 //! The grammar of an answer with reasoning in front of it, or tool calls in its place.
 
+use crate::bound;
 use crate::grammar::{answer, literal};
 use crate::vocabulary::{Piece, Special};
-use dynamo_types::{Frame, Reasoning};
+use dynamo_types::{Frame, Guide, Reasoning};
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use std::fmt::Write;
 
@@ -19,38 +20,53 @@ const GAP: &str = "GAP: /\\n{1,2}/\n";
 /// Why the answer's guide is none.
 pub(crate) fn framed(frame: &Frame, special: &Special) -> Result<TopLevelGrammar, String> {
     let mut grammars = answer(&frame.answer, frame.is_lenient)?;
-    if frame.reasoning.is_none() && frame.head.is_empty() && frame.calls.is_empty() {
+    if frame.reasoning.is_none() && frame.head.is_empty() && frame.calls.is_empty() && frame.bound.is_none() {
         return Ok(grammars);
     }
     if let Some(own) = grammars.grammars.first_mut() {
         own.name = Some(ANSWER.into());
     }
-    let around = GrammarWithLexer { lark_grammar: Some(lark(frame, special)), ..GrammarWithLexer::default() };
+    let mut text = String::from(TEXT);
+    let mut is_prose = false;
+    if let Some(calls) = frame.bound.as_ref().filter(|calls| !calls.calls.is_empty()) {
+        grammars.grammars.extend(bound::block(calls, special, &mut text)?);
+        is_prose = frame.answer == Guide::Text && bound::prose(calls, special, &mut text);
+    }
+    if !is_prose {
+        tail(frame, special, &mut text);
+    }
+    match &frame.reasoning {
+        None => text += "start: tail\n",
+        Some(reasoning) => reason(reasoning, special, &mut text),
+    }
+    if is_prose {
+        // Nothing refers to it.
+        grammars.grammars.remove(0);
+    }
+    let around = GrammarWithLexer { lark_grammar: Some(text), ..GrammarWithLexer::default() };
     grammars.grammars.insert(0, around);
     Ok(grammars)
 }
 
-fn lark(frame: &Frame, special: &Special) -> String {
-    let mut text = String::from(TEXT);
+/// What comes behind reasoning: the answer, or calls.
+fn tail(frame: &Frame, special: &Special, text: &mut String) {
     let mut tail = format!("{} @{ANSWER}", marker(&frame.head, special));
-    for call in &frame.calls {
+    if let Some(calls) = frame.bound.as_ref().filter(|calls| !calls.calls.is_empty()) {
         // Writing to a String cannot fail.
+        let _ = write!(tail, " | {}", bound::only(calls, special));
+    }
+    for call in &frame.calls {
         let _ = write!(tail, " | {} free", marker(call, special));
     }
     if !frame.calls.is_empty() {
         let tokens = ids(special.inner());
-        text += &if tokens.is_empty() {
+        *text += &if tokens.is_empty() {
             "free: TEXT?\n".to_owned()
         } else {
             format!("free: TEXT? ({tokens} TEXT?)*\n")
         };
     }
     let _ = writeln!(text, "tail: {tail}");
-    match &frame.reasoning {
-        None => text += "start: tail\n",
-        Some(reasoning) => reason(reasoning, special, &mut text),
-    }
-    text
 }
 
 /// The rules of reasoning and the start rule.
@@ -85,7 +101,7 @@ fn reason(reasoning: &Reasoning, special: &Special, text: &mut String) {
 }
 
 /// A marker as a sequence of tokens and texts.
-fn marker(marker: &str, special: &Special) -> String {
+pub(crate) fn marker(marker: &str, special: &Special) -> String {
     let mut text = String::new();
     for piece in special.pieces(marker) {
         let _ = match piece {
@@ -101,7 +117,7 @@ fn marker(marker: &str, special: &Special) -> String {
 }
 
 /// One of these tokens.
-fn ids(ids: impl IntoIterator<Item = u32>) -> String {
+pub(crate) fn ids(ids: impl IntoIterator<Item = u32>) -> String {
     let list: Vec<_> = ids.into_iter().map(|id| id.to_string()).collect();
     if list.is_empty() { String::new() } else { format!("<[{}]>", list.join(",")) }
 }

@@ -40,6 +40,7 @@ pub(crate) fn answer(guide: &Guide, is_lenient: bool) -> Result<TopLevelGrammar,
             check_nesting(text, Notation::Lark)?;
             Ok(TopLevelGrammar::from_lark(text.to_string()))
         }
+        Guide::Text => Ok(TopLevelGrammar::from_regex("(?s:.*)")),
         Guide::Framed(_) => Err("a frame holds no other frame".into()),
     }
 }

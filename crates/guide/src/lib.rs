@@ -3,6 +3,7 @@
 //!
 //! It must never know how tokens are scored or scheduled, nor what a request is: grammar and token ids in, masks out.
 
+mod bound;
 mod cache;
 mod compiler;
 mod framed;

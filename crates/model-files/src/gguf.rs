@@ -26,6 +26,7 @@ pub(crate) enum Value {
     Text(String),
     Texts(Vec<String>),
     Integers(Vec<i64>),
+    Floats(Vec<f32>),
     /// An array of a kind nobody here reads; its content is dropped.
     Other,
 }
@@ -188,7 +189,7 @@ fn kind_name(value: &Value) -> &'static str {
         Value::Float(_) => "a float",
         Value::Bool(_) => "a truth value",
         Value::Text(_) => "a text",
-        Value::Texts(_) | Value::Integers(_) | Value::Other => "an array",
+        Value::Texts(_) | Value::Integers(_) | Value::Floats(_) | Value::Other => "an array",
     }
 }
 
@@ -351,7 +352,14 @@ impl Header<'_> {
                 }
                 Ok(Value::Integers(integers))
             }
-            6 | 7 | 12 => {
+            6 => {
+                let count = self.count(key, 4)?;
+                (0..count)
+                    .map(|_| self.array(key).map(f32::from_le_bytes))
+                    .collect::<Result<_, _>>()
+                    .map(Value::Floats)
+            }
+            7 | 12 => {
                 let count = self.count(key, 1)?;
                 for _ in 0..count {
                     self.scalar(kind, key)?;

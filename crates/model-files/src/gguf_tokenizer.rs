@@ -1,4 +1,4 @@
-//! GGUF's tokenizer metadata as a Hugging Face `tokenizer.json`, for byte-level BPE.
+//! GGUF's tokenizer metadata as a Hugging Face `tokenizer.json`: byte-level BPE, and SentencePiece's of the kind "llama".
 //!
 //! GGUF stores the vocabulary and the merges, but names the rule that cuts text into words only by a keyword
 //! (`tokenizer.ggml.pre`). The patterns behind the keywords are those that the models publish themselves.
@@ -7,6 +7,7 @@ use crate::Error;
 use crate::error::quoted;
 use crate::files::Description;
 use crate::gguf::{File, Value};
+use crate::gguf_sentencepiece::{self as sentencepiece, SentencePiece, UNKNOWN};
 use dynamo_types::SpecialTokens;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
@@ -39,6 +40,12 @@ struct Words {
     pre_tokenizer: Json,
     /// A word that is in the vocabulary is taken whole.
     ignore_merges: bool,
+}
+
+/// How text becomes pieces.
+enum Way<'a> {
+    ByteLevel(Words),
+    SentencePiece(SentencePiece<'a>),
 }
 
 fn byte_level(use_regex: bool) -> Json {
@@ -74,15 +81,10 @@ fn words(pre: &str) -> Option<Words> {
 /// Tokenizer, chat template and special tokens.
 pub(crate) fn describe(file: &File, vocab_size: usize) -> Result<Description, Error> {
     let model = file.text("tokenizer.ggml.model").ok_or_else(|| file.missing("tokenizer.ggml.model"))?;
-    if model != "gpt2" {
-        let expected = "\"gpt2\" (byte-level BPE)";
+    if !matches!(model, "gpt2" | "llama") {
+        let expected = "\"gpt2\" (byte-level BPE) or \"llama\" (SentencePiece)";
         return Err(Error::new(file.path(), "tokenizer.ggml.model", expected, quoted(model)));
     }
-    let pre = file.text("tokenizer.ggml.pre").unwrap_or("default");
-    let words = words(pre).ok_or_else(|| {
-        let expected = "one of: smollm, llama-bpe, qwen2, gpt-2, default, tekken, deepseek-v3, deepseek-r1-qwen, smaug-bpe, dbrx, falcon3";
-        Error::new(file.path(), "tokenizer.ggml.pre", expected, quoted(pre))
-    })?;
     let tokens = texts(file, "tokenizer.ggml.tokens")?;
     if tokens.len() > vocab_size {
         let expected = format!("at most the {vocab_size} rows of token_embd.weight");
@@ -92,14 +94,30 @@ pub(crate) fn describe(file: &File, vocab_size: usize) -> Result<Description, Er
         Some(Value::Integers(kinds)) => kinds,
         _ => &[],
     };
-    let special = special_tokens(file, tokens, kinds, words.ignore_merges)?;
-    let tokenizer = tokenizer(file, tokens, kinds, words, &special)?;
+    let (way, bos_is_customary) = match model {
+        "llama" => (Way::SentencePiece(sentencepiece::read(file, tokens, kinds)?), true),
+        _ => {
+            let words = named_words(file)?;
+            let bos_is_customary = words.ignore_merges;
+            (Way::ByteLevel(words), bos_is_customary)
+        }
+    };
+    let special = special_tokens(file, tokens, kinds, bos_is_customary)?;
+    let tokenizer = tokenizer(file, tokens, kinds, way, &special)?;
     let json = serde_json::to_string(&tokenizer)
         .map_err(|error| Error::new(file.path(), "tokenizer", "to write it as JSON", error))?;
     Ok(Description {
         tokenizer_json: Arc::from(json),
         chat_template: file.text("tokenizer.chat_template").map(str::to_owned),
         special,
+    })
+}
+
+fn named_words(file: &File) -> Result<Words, Error> {
+    let pre = file.text("tokenizer.ggml.pre").unwrap_or("default");
+    words(pre).ok_or_else(|| {
+        let expected = "one of: smollm, llama-bpe, qwen2, gpt-2, default, tekken, deepseek-v3, deepseek-r1-qwen, smaug-bpe, dbrx, falcon3";
+        Error::new(file.path(), "tokenizer.ggml.pre", expected, quoted(pre))
     })
 }
 
@@ -183,7 +201,7 @@ struct Model<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     dropout: (),
-    unk_token: (),
+    unk_token: Option<&'a str>,
     continuing_subword_prefix: (),
     end_of_word_suffix: (),
     fuse_unk: bool,
@@ -202,13 +220,7 @@ fn vocabulary<S: Serializer>(tokens: &&[String], serializer: S) -> Result<S::Ok,
     map.end()
 }
 
-fn tokenizer<'a>(
-    file: &'a File,
-    tokens: &'a [String],
-    kinds: &[i64],
-    words: Words,
-    special: &SpecialTokens,
-) -> Result<Tokenizer<'a>, Error> {
+fn listed_merges(file: &File) -> Result<Vec<(&str, &str)>, Error> {
     let mut merges = Vec::new();
     for merge in texts(file, "tokenizer.ggml.merges")? {
         let pair = merge.split_once(' ').filter(|(left, right)| !left.is_empty() && !right.is_empty());
@@ -216,21 +228,39 @@ fn tokenizer<'a>(
             Error::new(file.path(), "tokenizer.ggml.merges", "two parts with a space between", quoted(merge))
         })?);
     }
+    Ok(merges)
+}
+
+fn tokenizer<'a>(
+    file: &'a File,
+    tokens: &'a [String],
+    kinds: &[i64],
+    way: Way<'a>,
+    special: &SpecialTokens,
+) -> Result<Tokenizer<'a>, Error> {
+    let is_byte_level = matches!(way, Way::ByteLevel(_));
+    let (words, decoder, unknown, merges) = match way {
+        Way::ByteLevel(words) => (words, byte_level(true), None, listed_merges(file)?),
+        Way::SentencePiece(SentencePiece { normalizer, decoder, unknown, merges }) => {
+            (Words { normalizer, pre_tokenizer: Json::Null, ignore_merges: false }, decoder, unknown, merges)
+        }
+    };
     let added = |(id, content): (usize, &'a String)| {
         let kind = kinds.get(id).copied()?;
-        (kind == CONTROL || kind == USER_DEFINED).then(|| AddedToken {
+        matches!(kind, CONTROL | USER_DEFINED | UNKNOWN).then(|| AddedToken {
             id,
             content,
             single_word: false,
             lstrip: false,
             rstrip: false,
             normalized: false,
-            special: kind == CONTROL,
+            special: kind != USER_DEFINED,
         })
     };
     let post_processor = match (&special.bos_text, special.bos) {
         (Some(text), Some(id)) if special.add_bos => starting_with(text, id),
-        _ => byte_level(true),
+        _ if is_byte_level => byte_level(true),
+        _ => Json::Null,
     };
     Ok(Tokenizer {
         version: "1.0",
@@ -240,15 +270,15 @@ fn tokenizer<'a>(
         normalizer: words.normalizer,
         pre_tokenizer: words.pre_tokenizer,
         post_processor,
-        decoder: byte_level(true),
+        decoder,
         model: Model {
             kind: "BPE",
             dropout: (),
-            unk_token: (),
+            unk_token: unknown,
             continuing_subword_prefix: (),
             end_of_word_suffix: (),
-            fuse_unk: false,
-            byte_fallback: false,
+            fuse_unk: !is_byte_level,
+            byte_fallback: !is_byte_level,
             ignore_merges: words.ignore_merges,
             vocab: tokens,
             merges,

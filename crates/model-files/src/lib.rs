@@ -10,6 +10,7 @@ mod default_model;
 mod error;
 mod files;
 mod gguf;
+mod gguf_sentencepiece;
 mod gguf_tokenizer;
 mod huggingface;
 mod tensor;

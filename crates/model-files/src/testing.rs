@@ -68,6 +68,19 @@ impl GgufWriter {
         self
     }
 
+    pub fn floats(&mut self, key: &str, values: &[f32]) -> &mut Self {
+        let to = self.entry(key, 9);
+        to.extend(6u32.to_le_bytes());
+        to.extend((values.len() as u64).to_le_bytes());
+        values.iter().for_each(|value| to.extend(value.to_le_bytes()));
+        self
+    }
+
+    pub fn boolean(&mut self, key: &str, value: bool) -> &mut Self {
+        self.entry(key, 7).push(u8::from(value));
+        self
+    }
+
     pub fn tensor(&mut self, name: &str, tensor: &Tensor) -> &mut Self {
         let kind: u32 = match tensor.encoding {
             Encoding::F32 => 0,

@@ -178,7 +178,8 @@ fn with(edit: impl FnOnce(&mut GgufWriter) -> &mut GgufWriter) -> String {
 #[test]
 fn what_cannot_be_computed_is_named() {
     assert!(with(|w| w.text("general.architecture", "mamba")).contains("one of: llama, found \"mamba\""));
-    assert!(with(|w| w.text("tokenizer.ggml.model", "llama")).contains("byte-level BPE"));
+    assert!(with(|w| w.text("tokenizer.ggml.model", "bert")).contains("byte-level BPE"));
+    assert!(with(|w| w.text("tokenizer.ggml.model", "llama")).contains("tokenizer.ggml.scores"));
     assert!(with(|w| w.text("tokenizer.ggml.pre", "viking")).contains("smollm"));
     assert!(with(|w| w.text("llama.rope.scaling.type", "yarn")).contains("yarn"));
     assert!(with(|w| w.integer("llama.expert_count", 8)).contains("mixture of experts"));

@@ -3,7 +3,7 @@
 use crate::bodies;
 use crate::input::{Input, pieces};
 use dynamo_protocols::kserve::frame::Frames;
-use dynamo_protocols::kserve::{InferRequest, ModelName, request_id};
+use dynamo_protocols::kserve::{InferRequest, ModelName, asked_service, request_id};
 use dynamo_protocols::{Options, Parsed, UnknownFields};
 use dynamo_types::{Class, Error};
 
@@ -44,6 +44,7 @@ fn request(message: &[u8]) {
         }
         (warned, ignored) => assert_eq!(warned.is_ok(), ignored.is_ok()),
     }
+    let _ = asked_service(message).map_err(|error| bodies::check(&error));
     let _ = ModelName::parse(message).map_err(|error| bodies::check(&error));
 }
 

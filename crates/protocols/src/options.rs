@@ -26,6 +26,8 @@ pub enum UnknownFields {
 pub struct Options {
     pub unknown_fields: UnknownFields,
     pub limits: Limits,
+    /// `nvext` says nothing, whatever is in it, but for its cache salt.
+    pub ignores_nvext: bool,
 }
 
 /// A request and the fields that were left out of it.

@@ -21,6 +21,8 @@ pub enum Class {
     NotFound,
     /// The route exists, the method does not: 405.
     MethodNotAllowed,
+    /// The name is in use: 409.
+    Conflict,
     /// The body is above the configured limit: 413.
     TooLarge,
     /// The content type is not JSON: 415.
@@ -207,6 +209,7 @@ impl Error {
             | Class::Unauthorized
             | Class::NotFound
             | Class::MethodNotAllowed
+            | Class::Conflict
             | Class::TooLarge
             | Class::UnsupportedMedia
             | Class::HeadersTooLarge
@@ -228,6 +231,7 @@ impl Error {
             Class::Unauthorized => 401,
             Class::NotFound => 404,
             Class::MethodNotAllowed => 405,
+            Class::Conflict => 409,
             Class::TooLarge => 413,
             Class::UnsupportedMedia => 415,
             Class::HeadersTooLarge => 431,
@@ -246,6 +250,7 @@ impl Error {
             Class::Invalid
             | Class::Unauthorized
             | Class::MethodNotAllowed
+            | Class::Conflict
             | Class::TooLarge
             | Class::UnsupportedMedia
             | Class::HeadersTooLarge => "validation",

@@ -17,6 +17,8 @@ pub enum Guide {
     Choice(Vec<String>),
     /// A grammar in Lark's notation, with the rule `start`.
     Lark(Arc<str>),
+    /// Any text; only inside of a frame, which holds its calls to a form.
+    Text,
     /// An answer with what the model writes around it.
     Framed(Box<Frame>),
 }
@@ -38,6 +40,32 @@ pub struct Frame {
     /// Markers of tool calls in the model's own format: what begins with one of them is free.
     #[serde(default)]
     pub calls: Vec<Arc<str>>,
+    /// Calls whose arguments are held to their tools' schemas, in the place of those in `calls`.
+    #[serde(default)]
+    pub bound: Option<BoundCalls>,
+}
+
+/// Calls in the model's own format: `opener open call (between call)* close`, and each call its head, arguments and tail.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct BoundCalls {
+    /// The marker from which on the answer is held to the form.
+    pub opener: Arc<str>,
+    /// Other markers of the model's calls, which it may not write.
+    pub others: Vec<Arc<str>>,
+    pub open: Arc<str>,
+    pub calls: Vec<BoundCall>,
+    /// None: one call behind each marker.
+    pub between: Option<Arc<str>>,
+    pub close: Arc<str>,
+}
+
+/// A call of one tool.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct BoundCall {
+    pub head: Arc<str>,
+    /// JSON schema of the arguments, as JSON text.
+    pub schema: Arc<str>,
+    pub tail: Arc<str>,
 }
 
 /// How a model writes reasoning, of which only the end is known.
@@ -61,6 +89,7 @@ impl Guide {
             Self::Regex(_) => "guided_regex",
             Self::Choice(_) => "guided_choice",
             Self::Lark(_) => "guided_grammar",
+            Self::Text => "tools",
             Self::Framed(frame) => &frame.field,
         }
     }
@@ -85,6 +114,7 @@ impl Guide {
                 reasoning: None,
                 head: "".into(),
                 calls: Vec::new(),
+                bound: None,
             },
         }
     }

@@ -20,7 +20,7 @@ pub use card::{BlockContract, ChatTemplate, KvLayout, ModelCard, SpecialTokens, 
 pub use delta::{Delta, DeltaSink, FinishReason, TokenLogprob};
 pub use error::{Class, Error, Result, Side};
 pub use event::{KvEvent, KvEventBatch, Load, StepObserver, StepReport, StorageTier, StoredBlock};
-pub use guide::{Frame, Guide, Reasoning};
+pub use guide::{BoundCall, BoundCalls, Frame, Guide, Reasoning};
 pub use ids::{InstanceId, RequestId, WorkerRank};
 pub use record::{Instance, ModelRecord, Transport};
 pub use request::{OutputOptions, Request, RoutingHints, Sampling, Stopping, Task};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Markers that are tokens; they spell no text.
 const SPECIAL: [&str; 5] = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "</mull>"];
 
-fn compiler() -> Compiler {
+pub(crate) fn compiler() -> Compiler {
     let names = (SIZE..).zip(SPECIAL.map(str::to_owned));
     let size = SIZE + SPECIAL.len() as u32;
     let vocabulary =
@@ -36,7 +36,7 @@ fn tokens(text: &str) -> Vec<u32> {
 }
 
 /// May the answer be this one, and may it end after it?
-fn takes(guide: &Guide, text: &str) -> bool {
+pub(crate) fn takes(guide: &Guide, text: &str) -> bool {
     let mut matcher = compiler().matcher(guide).unwrap();
     for token in tokens(text) {
         if matcher.is_finished() || !matcher.mask().unwrap().allows(token) {
@@ -47,15 +47,15 @@ fn takes(guide: &Guide, text: &str) -> bool {
     matcher.is_finished() || matcher.mask().unwrap().allows(EOS)
 }
 
-fn list(texts: &[&str]) -> Vec<Arc<str>> {
+pub(crate) fn list(texts: &[&str]) -> Vec<Arc<str>> {
     texts.iter().map(|&text| text.into()).collect()
 }
 
-fn number() -> Frame {
+pub(crate) fn number() -> Frame {
     Guide::JsonSchema(r#"{"type":"integer"}"#.into()).into_frame()
 }
 
-fn framed(frame: Frame) -> Guide {
+pub(crate) fn framed(frame: Frame) -> Guide {
     Guide::Framed(Box::new(frame))
 }
 

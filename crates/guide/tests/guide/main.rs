@@ -1,6 +1,7 @@
 //! Masks over a small vocabulary of bytes and pieces, followed by a writer that chooses at random.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod bound;
 mod frame;
 mod schema;
 

@@ -15,6 +15,7 @@ fn kind(error: &Error) -> &'static str {
     match error.class() {
         Class::Invalid
         | Class::MethodNotAllowed
+        | Class::Conflict
         | Class::UnsupportedMedia
         | Class::HeadersTooLarge
         | Class::Cancelled

@@ -110,7 +110,7 @@ impl Draft {
             })?,
             "cache_control" => cache_control(reader)?,
             "chat_template_kwargs" => chat::read_kwargs(reader, &mut self.kwargs)?,
-            _ => self.common.field(reader, key, self.route, &options.limits)?,
+            _ => self.common.field(reader, key, self.route, options)?,
         }
         Ok(())
     }

@@ -4,11 +4,13 @@
 //! Only what is used of a message is kept while it is read, so a message takes no more memory than its own length.
 
 pub mod frame;
+mod health;
 mod request;
 mod response;
 mod status;
 pub mod wire;
 
+pub use health::{HEALTH_SERVICE, Health, asked_service};
 pub use request::{InferRequest, ModelName, request_id};
 pub use response::{Answered, Piece, model_config, model_metadata, server_metadata, verdict, write_error};
 pub use status::{Code, header_text, timeout};

@@ -156,7 +156,7 @@ impl ChatDraft {
             "chat_template_kwargs" | "chat_template_args" => {
                 read_kwargs(reader, &mut self.kwargs)?;
             }
-            _ => self.common.field(reader, key, Routes::CHAT, &options.limits)?,
+            _ => self.common.field(reader, key, Routes::CHAT, options)?,
         }
         Ok(())
     }

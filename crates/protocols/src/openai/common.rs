@@ -2,6 +2,7 @@
 
 use crate::json::Reader;
 use crate::limits::{self, Effect, Limits, Routes};
+use crate::options::Options;
 use dynamo_types::{Class, Error, Guide, InstanceId, RoutingHints, Sampling};
 use std::sync::Arc;
 
@@ -158,8 +159,9 @@ impl Draft {
         reader: &mut Reader<'_>,
         key: &str,
         route: Routes,
-        limits: &Limits,
+        options: &Options,
     ) -> Result<()> {
+        let limits = &options.limits;
         match key {
             "model" => self.model = Some(reader.text(&limits::MODEL)?),
             "n" => self.n = Some(reader.whole(&limits::N.with_max(limits.n))?),
@@ -193,6 +195,7 @@ impl Draft {
             "user" => self.user = Some(reader.text(&limits::USER)?),
             "cache_salt" => self.cache_salt = Some(reader.text(&limits::CACHE_SALT)?),
             "priority" => self.priority = Some(reader.whole(&limits::PRIORITY)?),
+            "nvext" if options.ignores_nvext => self.extensions = Extensions::read_salt(reader)?,
             "nvext" => self.extensions = Extensions::read(reader, route)?,
             "return_tokens_as_token_ids" if CHAT_OR_COMPLETIONS.covers(route) => {
                 self.tokens_as_ids = reader.boolean()?;

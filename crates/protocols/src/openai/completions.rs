@@ -94,7 +94,7 @@ impl CompletionDraft {
             "echo" => self.echo = reader.boolean()?,
             "logprobs" => self.logprobs = Some(reader.whole(&limits::LOGPROBS)?),
             "best_of" => self.best_of = Some(reader.whole(&limits::BEST_OF.with_max(options.limits.n))?),
-            _ => self.common.field(reader, key, Routes::COMPLETIONS, &options.limits)?,
+            _ => self.common.field(reader, key, Routes::COMPLETIONS, options)?,
         }
         Ok(())
     }

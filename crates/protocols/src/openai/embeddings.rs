@@ -82,7 +82,7 @@ impl Draft {
             "dimensions" => self.dimensions = Some(reader.whole(&limits::DIMENSIONS)?),
             "add_special_tokens" => self.add_special_tokens = Some(reader.boolean()?),
             _ if limits::is_used(Routes::EMBEDDINGS, key) => {
-                self.common.field(reader, key, Routes::EMBEDDINGS, &options.limits)?;
+                self.common.field(reader, key, Routes::EMBEDDINGS, options)?;
             }
             _ => common::other(reader, key, Routes::EMBEDDINGS)?,
         }

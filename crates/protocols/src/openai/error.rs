@@ -17,6 +17,7 @@ fn kind(class: Class) -> (&'static str, &'static str) {
         Class::Invalid => ("invalid_request_error", "invalid_request"),
         Class::Unauthorized => ("authentication_error", "invalid_api_key"),
         Class::NotFound => ("invalid_request_error", "not_found"),
+        Class::Conflict => ("invalid_request_error", "conflict"),
         Class::MethodNotAllowed => ("invalid_request_error", "method_not_allowed"),
         Class::TooLarge => ("invalid_request_error", "request_too_large"),
         Class::UnsupportedMedia => ("invalid_request_error", "unsupported_media_type"),

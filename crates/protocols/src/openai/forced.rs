@@ -33,6 +33,19 @@ pub(crate) fn guide(tools: &[Value], choice: &ToolChoice, parallel: bool) -> Res
     Ok(Some(Guide::Framed(Box::new(Frame { field: FIELD.into(), is_lenient, ..answer }))))
 }
 
+/// Name and schema of the arguments of each tool, where a tool is strict and a call may be made. A tool that is not strict
+/// takes any object. Empty where nothing has to be held to.
+pub fn strict_calls(tools: &[Value], choice: &ToolChoice) -> Vec<(String, String)> {
+    if *choice != ToolChoice::Auto || !tools.iter().any(is_strict) {
+        return Vec::new();
+    }
+    let schema = |(index, tool): (usize, &Value)| match arguments(tool, index) {
+        Ok(schema) if is_strict(tool) => Value::Object(schema).to_string(),
+        _ => json!({ "type": "object" }).to_string(),
+    };
+    tools.iter().enumerate().map(|tool| (name(tool.1).to_owned(), schema(tool))).collect()
+}
+
 /// The schema of `[{"name": ..., "parameters": {...}}, ...]`.
 fn list(tools: &[Value], parallel: bool) -> Result<Value, Error> {
     let (mut definitions, mut calls) = (Map::new(), Vec::new());

@@ -21,6 +21,7 @@ pub use answer::AnswerExtensions;
 pub use chunk::{ChunkWriter, Extras};
 pub use common::Common;
 pub use error::error_body;
+pub use forced::strict_calls;
 pub use logprobs::{TokenLogprob, TopLogprob};
 pub use usage::Usage;
 

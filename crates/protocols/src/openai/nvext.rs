@@ -98,6 +98,24 @@ impl Extensions {
         Ok(extensions)
     }
 
+    /// Reads nothing but the salt, which keeps caches apart and is no wish about routing.
+    ///
+    /// # Errors
+    /// 400 for what is no object, or no salt.
+    pub(crate) fn read_salt(reader: &mut Reader<'_>) -> Result<Self> {
+        let mut extensions = Self::default();
+        reader.object("an object", |reader, key| {
+            match key {
+                "cache_salt" => extensions.cache_salt = Some(reader.text(&limits::CACHE_SALT)?),
+                _ => {
+                    reader.raw()?;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(extensions)
+    }
+
     fn field(&mut self, reader: &mut Reader<'_>, key: &str, route: Routes) -> Result<()> {
         match key {
             "greed_sampling" => self.greedy = reader.boolean()?,

@@ -142,7 +142,7 @@ impl Draft {
                 _ => reader.unknown(),
             })?,
             "chat_template_kwargs" => chat::read_kwargs(reader, &mut self.kwargs)?,
-            _ => self.common.field(reader, key, self.route, &options.limits)?,
+            _ => self.common.field(reader, key, self.route, options)?,
         }
         Ok(())
     }

@@ -29,7 +29,7 @@ pub use reasoning::{
     Surrounding, names as reasoning_names, start as reasoning_start, surrounding as reasoning_surrounding,
 };
 pub use schema::Tools;
-pub use tool::{names as tool_names, openers as tool_openers};
+pub use tool::{CallForm, call_form, names as tool_names, openers as tool_openers};
 
 use dynamo_types::FinishReason;
 use std::fmt;

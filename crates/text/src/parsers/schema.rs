@@ -118,10 +118,20 @@ impl<'a> Schema<'a> {
         }
     }
 
-    pub(crate) fn kind(self) -> Kind {
+    /// Whether nothing is known about the type.
+    pub(crate) fn is_silent(self) -> bool {
+        let types = self.types();
+        !types.string && !types.null && !types.other
+    }
+
+    fn types(self) -> Types {
         let mut types = Types::default();
         self.collect(&mut types, 0);
-        match types {
+        types
+    }
+
+    pub(crate) fn kind(self) -> Kind {
+        match self.types() {
             Types { string: true, other: false, null: false } => Kind::Text,
             Types { string: true, other: false, null: true } => Kind::TextOrNull,
             Types { string: false, other: true, .. } | Types { null: true, .. } => Kind::Json,
@@ -190,6 +200,9 @@ mod tests {
         assert_eq!(kind(&[Some("list"), None, Some("id")]), Kind::Text);
         assert_eq!(kind(&[Some("optional")]), Kind::Json);
         assert_eq!(kind(&[Some("unknown")]), Kind::Any);
+        assert!(tools.schema("f", &[Some("unknown".into())]).is_silent());
+        assert!(tools.schema("f", &[Some("loop".into())]).is_silent());
+        assert!(!tools.schema("f", &[Some("either".into())]).is_silent());
         assert!(tools.allows("f") && !tools.allows("g") && Tools::default().allows("g"));
     }
 }

@@ -5,6 +5,7 @@ use super::methods::{MAX_WIDTH, padded};
 use super::source::PERCENT;
 use super::text::{repr, text};
 use super::weight::{SHOWN_BYTES_PER_FUEL, held, texts};
+use super::wrap::wordwrap;
 use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
@@ -35,6 +36,9 @@ pub(super) fn register(environment: &mut Environment<'_>) {
         };
         percent(state, &Value::from(text(pattern)?), &args)
     });
+    environment.add_filter("wordwrap", wordwrap);
+    environment.add_filter("filesizeformat", filesizeformat);
+    environment.add_filter("xmlattr", xmlattr);
     environment.add_filter("wordcount", |value: &Value| Ok::<_, Error>(words(&text(value)?)));
     environment.add_filter("escape", escape);
     environment.add_filter("e", escape);
@@ -56,7 +60,7 @@ pub(super) fn register(environment: &mut Environment<'_>) {
     environment.remove_global("debug");
 }
 
-fn fault(message: impl Into<String>) -> Error {
+pub(super) fn fault(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message.into())
 }
 
@@ -206,7 +210,7 @@ fn as_engine_formats(pattern: &str, mut args: Vec<Value>) -> Result<(String, Vec
 }
 
 /// Refuses widths and precisions that would ask for memory without end.
-pub(super) fn format_is_bounded(pattern: &str, args: &[Value]) -> Result<(), Error> {
+fn format_is_bounded(pattern: &str, args: &[Value]) -> Result<(), Error> {
     let is_wide = |digits: &str| digits.parse::<i64>().map_or(!digits.is_empty(), |width| width > MAX_WIDTH);
     let from_args = pattern.contains('*')
         && args.iter().any(|value| i64::try_from(value.clone()).is_ok_and(|width| width.abs() > MAX_WIDTH));
@@ -386,6 +390,66 @@ fn escape(value: &Value) -> Result<String, Error> {
             '"' => out.push_str("&#34;"),
             _ => out.push(char),
         }
+    }
+    Ok(out)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
+fn filesizeformat(value: &Value, binary: Option<bool>, kwargs: Kwargs) -> Result<String, Error> {
+    let binary = binary.or(kwargs.get("binary")?).unwrap_or(false);
+    kwargs.assert_all_used()?;
+    let (base, infix) = if binary { (1024_f64, "i") } else { (1000_f64, "") };
+    let bytes = match value.as_str() {
+        Some(text) => text.trim().parse().map_err(|_| fault("filesizeformat wants a number"))?,
+        None => f64::try_from(value.clone())?,
+    };
+    if bytes.to_bits() == 1_f64.to_bits() {
+        return Ok("1 Byte".to_owned());
+    }
+    if bytes < base {
+        return Ok(format!("{bytes:.0} Bytes", bytes = bytes.trunc()));
+    }
+    const PREFIXES: [char; 8] = ['k', 'M', 'G', 'T', 'P', 'E', 'Z', 'Y'];
+    let mut unit = base * base;
+    let mut prefixes = PREFIXES.iter();
+    let mut prefix = prefixes.next();
+    while bytes >= unit
+        && let Some(next) = prefixes.next()
+    {
+        prefix = Some(next);
+        unit *= base;
+    }
+    let prefix = prefix.map(|prefix| if binary { prefix.to_ascii_uppercase() } else { *prefix });
+    Ok(format!("{:.1} {}{infix}B", base * bytes / unit, prefix.unwrap_or_default()))
+}
+
+/// A dictionary as the attributes of an element, without those that are none or undefined.
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
+fn xmlattr(state: &mut State, value: &Value, space: Option<bool>, kwargs: Kwargs) -> Result<String, Error> {
+    let space = space.or(kwargs.get("autospace")?).unwrap_or(true);
+    kwargs.assert_all_used()?;
+    if value.kind() != ValueKind::Map {
+        return Err(fault("xmlattr wants a dictionary"));
+    }
+    let mut out = String::new();
+    for key in value.try_iter()? {
+        let entry = value.get_item(&key)?;
+        if entry.is_none() || entry.is_undefined() {
+            continue;
+        }
+        let name = text(&key)?;
+        if name.contains(|char: char| char.is_whitespace() || matches!(char, '/' | '>' | '=')) {
+            return Err(fault(format!(
+                "xmlattr: a character that no attribute has in its name: {}",
+                repr(&key)?
+            )));
+        }
+        let entry = escape(&entry)?;
+        state.consume_fuel(1 + entry.len() as u64 / SHOWN_BYTES_PER_FUEL)?;
+        if space || !out.is_empty() {
+            out.push(' ');
+        }
+        out.push_str(&format!("{}=\"{entry}\"", escape(&key)?));
     }
     Ok(out)
 }

@@ -2,10 +2,14 @@
 //! comparisons and texts. Constants need none of it, and most operands are compared with one.
 
 use super::source::{Kind, Token, tokens};
-use super::weight::{COMPARED, HELD, KEPT, SHOWN};
+use super::weight::{COMPARED, HELD, ITEM, KEPT, SHOWN};
+use std::cmp::Reverse;
 
 /// Longest tag. Within one expression nothing is checked, so that what one can build is bounded by this.
 pub(super) const MAX_TOKENS: usize = 4096;
+
+/// Longest index, written in digits, up to which a text is walked through for nothing.
+const MAX_NEAR_DIGITS: usize = 3;
 
 const COMPARISONS: [&str; 6] = ["==", "!=", "<", ">", "<=", ">="];
 /// Words around an operand.
@@ -23,6 +27,7 @@ pub(super) fn guarded(tag: &str) -> Result<String, String> {
     for at in 0..tokens.len() {
         guards.operator(at);
         guards.bracket(at);
+        guards.dotted_index(at);
         guards.call(at);
     }
     let mut out = guards.written(end);
@@ -53,11 +58,19 @@ fn partners(tokens: &[Token]) -> Vec<usize> {
     partners
 }
 
+/// A piece of text and where it goes. An opening knows where its closing is: of several at one place, the one that
+/// closes last comes first.
+struct Inserted {
+    at: usize,
+    closes_at: Option<usize>,
+    text: String,
+}
+
 struct Guards<'a> {
     tag: &'a str,
     tokens: &'a [Token],
     partners: Vec<usize>,
-    inserted: Vec<(usize, bool, String)>,
+    inserted: Vec<Inserted>,
 }
 
 impl Guards<'_> {
@@ -96,18 +109,22 @@ impl Guards<'_> {
         if from >= to || self.is_constant(from, to) {
             return;
         }
+        self.insert(from, to, function, twice);
+    }
+
+    fn insert(&mut self, from: usize, to: usize, function: &str, twice: bool) {
         let (start, end) = (self.tokens[from].at.start, self.tokens[to - 1].at.end);
         let (open, close) = if twice { ("((", "))") } else { ("(", ")") };
-        self.inserted.push((start, true, format!("{function}{open}")));
-        self.inserted.push((end, false, close.to_owned()));
+        self.inserted.push(Inserted { at: start, closes_at: Some(end), text: format!("{function}{open}") });
+        self.inserted.push(Inserted { at: end, closes_at: None, text: close.to_owned() });
     }
 
     /// The tag's text up to `end`, with what was inserted. At one place the closing comes before the opening.
     fn written(&mut self, end: usize) -> String {
-        self.inserted.sort_by_key(|(at, opens, _)| (*at, *opens));
+        self.inserted.sort_by_key(|piece| (piece.at, piece.closes_at.is_some(), Reverse(piece.closes_at)));
         let mut out = String::with_capacity(self.tag.len() + self.inserted.len() * 16);
         let mut done = 0;
-        for (at, _, text) in &self.inserted {
+        for Inserted { at, text, .. } in &self.inserted {
             out.push_str(&self.tag[done..*at]);
             out.push_str(text);
             done = *at;
@@ -223,8 +240,13 @@ impl Guards<'_> {
             _ => false,
         });
         let colons = self.at_depth(at, close, ":");
-        if self.is(at, "[") && follows_value && before_statement(self, at) && colons.is_empty() {
-            self.wrap(at + 1, close, COMPARED, false);
+        if self.is(at, "[") && follows_value && before_statement(self, at) {
+            if colons.is_empty() {
+                self.wrap(at + 1, close, COMPARED, false);
+            }
+            if !(colons.is_empty() && self.is_near(at + 1, close)) {
+                self.subject(at);
+            }
         }
         if self.is(at, "{") {
             for colon in colons {
@@ -232,6 +254,74 @@ impl Guards<'_> {
                 self.wrap(from, colon, COMPARED, false);
             }
         }
+    }
+
+    /// A constant key or index that is found without walking through a text.
+    fn is_near(&self, from: usize, to: usize) -> bool {
+        self.is_constant(from, to) && !self.is_far(from)
+    }
+
+    fn is_far(&self, at: usize) -> bool {
+        let text = self.text(at);
+        text.starts_with(|first: char| first.is_ascii_digit()) && text.len() > MAX_NEAR_DIGITS
+    }
+
+    /// `value.1234`.
+    fn dotted_index(&mut self, at: usize) {
+        if self.is(at, ".") && self.is_far(at + 1) {
+            self.subject(at);
+        }
+    }
+
+    /// The value that the subscript at `at` looks into.
+    fn subject(&mut self, at: usize) {
+        let mut from = at;
+        while let Some(before) = from.checked_sub(1).filter(|before| *before >= self.first()) {
+            match self.tokens[before].kind {
+                Kind::Close => {
+                    from = self.partners[before].min(before);
+                    let is_postfix = self.is(from, "(") || self.is(from, "[");
+                    if !(is_postfix && from.checked_sub(1).is_some_and(|name| self.ends_value(name))) {
+                        break;
+                    }
+                }
+                Kind::Operand if from == at || self.tokens[from].kind != Kind::Operand => {
+                    from = before;
+                    match from.checked_sub(1) {
+                        Some(dot) if self.is(dot, ".") => from = dot,
+                        // Texts side by side are one.
+                        Some(text) if self.is_text(from) && self.is_text(text) => {}
+                        _ => break,
+                    }
+                }
+                Kind::Operand if self.is_text(from) && self.is_text(before) => from = before,
+                _ => break,
+            }
+        }
+        if from < at && self.tokens[from].kind != Kind::Operator && !self.is_name_of_test(from) {
+            self.insert(from, at, ITEM, false);
+        }
+    }
+
+    fn is_text(&self, at: usize) -> bool {
+        self.text(at).starts_with(['\'', '"'])
+    }
+
+    fn ends_value(&self, at: usize) -> bool {
+        at >= self.first()
+            && match self.tokens[at].kind {
+                Kind::Close => true,
+                Kind::Operand => {
+                    let is_word = WORDS.contains(&self.text(at)) && self.is_word(at, self.text(at));
+                    !is_word && !self.is_name_of_test(at)
+                }
+                _ => false,
+            }
+    }
+
+    /// What follows `is` or `is not`.
+    fn is_name_of_test(&self, at: usize) -> bool {
+        at.checked_sub(1).is_some_and(|before| self.is_word(before, "is") || self.is_test(before))
     }
 
     /// Where a sign stands between two tokens, not counting what is in brackets.
@@ -297,10 +387,10 @@ impl Guards<'_> {
                             to + 1
                         };
                     }
-                    // A name or an attribute leads to what is in order already.
-                    if (at + 1..to).any(|at| self.tokens[at].kind != Kind::Operand && !self.is(at, ".")) {
-                        self.wrap(at + 1, to, COMPARED, true);
-                    }
+                    // A name or an attribute leads to what is in order already, but for the length of a text.
+                    let is_path =
+                        (at + 1..to).all(|at| self.tokens[at].kind == Kind::Operand || self.is(at, "."));
+                    self.wrap(at + 1, to, if is_path { ITEM } else { COMPARED }, true);
                 }
                 Vec::new()
             }

@@ -1,7 +1,7 @@
 //! Methods of Python's strings, lists and dictionaries: those of the engine's own collection, and those it lacks or
 //! knows with fewer arguments.
 
-use super::filters::{format_is_bounded, split_kwargs};
+use super::format::{format_map, str_format};
 use super::text::{is_decimal, repr, text};
 use super::weight::{texts, weigh};
 use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
@@ -21,10 +21,6 @@ pub(super) fn method(state: &mut State, value: &Value, name: &str, args: &[Value
     }
     let written: Vec<Value>;
     let args = match (value.kind(), name) {
-        (ValueKind::String, "format") => {
-            written = texts(state, args)?;
-            &written
-        }
         (ValueKind::String, "join") => {
             let items =
                 args.first().map(Value::try_iter).transpose()?.into_iter().flatten().collect::<Vec<_>>();
@@ -35,6 +31,13 @@ pub(super) fn method(state: &mut State, value: &Value, name: &str, args: &[Value
         _ => args,
     };
     let found = match value.kind() {
+        ValueKind::String if name == "format" => {
+            Some(Value::from(str_format(state, value.as_str().unwrap_or_default(), args)?))
+        }
+        ValueKind::String if name == "format_map" => {
+            let (map,): (&Value,) = from_args(args)?;
+            Some(Value::from(format_map(state, value.as_str().unwrap_or_default(), map)?))
+        }
         ValueKind::String => string(value.as_str().unwrap_or_default(), name, args)?,
         ValueKind::Seq | ValueKind::Iterable => list(value, name, args)?,
         ValueKind::Map if name == "copy" => Some(value.clone()),
@@ -105,10 +108,6 @@ fn string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error
         "expandtabs" => {
             let (size,): (Option<i64>,) = from_args(args)?;
             Value::from(expanded(text, size.unwrap_or(8))?)
-        }
-        "format" => {
-            format_is_bounded(text, args)?;
-            return format(text, args);
         }
         _ => return Ok(None),
     }))
@@ -318,50 +317,4 @@ fn expanded(text: &str, size: i64) -> Result<String, Error> {
         }
     }
     Ok(out)
-}
-
-/// `str.format`, with the conversions `!r` and `!s` taken off first: they are applied here.
-fn format(pattern: &str, args: &[Value]) -> Result<Option<Value>, Error> {
-    if !pattern.contains('!') {
-        return Ok(None);
-    }
-    let (list, kwargs) = split_kwargs(args);
-    let mut out = String::new();
-    let mut rest = pattern;
-    let mut next = 0;
-    while let Some(at) = rest.find(['{', '}']) {
-        out.push_str(&rest[..at]);
-        let brace = &rest[at..at + 1];
-        if rest[at + 1..].starts_with(brace) {
-            out.push_str(brace);
-            rest = &rest[at + 2..];
-            continue;
-        }
-        let field = rest[at + 1..].split_once('}').filter(|_| brace == "{");
-        let (field, behind) = field.ok_or_else(|| fault("a format string with a lone brace"))?;
-        rest = behind;
-        let (head, spec) = field.split_once(':').unwrap_or((field, ""));
-        let (name, conversion) = head.split_once('!').unwrap_or((head, ""));
-        let value = match name {
-            "" => {
-                next += 1;
-                list.get(next - 1).cloned()
-            }
-            name => match name.parse::<usize>() {
-                Ok(at) => list.get(at).cloned(),
-                Err(_) => kwargs.get::<Option<Value>>(name)?,
-            },
-        };
-        let value = value.ok_or_else(|| fault(format!("the format string wants an argument '{name}'")))?;
-        let value = match conversion {
-            "" => value,
-            "r" => Value::from(repr(&value)?),
-            "s" => Value::from(text(&value)?),
-            other => return Err(fault(format!("the format string has an unknown conversion '!{other}'"))),
-        };
-        let style = minijinja::formatting::FormatStyle::StrFormat;
-        out.push_str(&minijinja::formatting::format(style, &format!("{{:{spec}}}"), &[value])?);
-    }
-    out.push_str(rest);
-    Ok(Some(Value::from(out)))
 }

@@ -2,16 +2,24 @@
 //!
 //! The hub's reference is Python's Jinja2 with `trim_blocks` and `lstrip_blocks`, a few helper functions, and whatever
 //! methods Python's own strings and dictionaries have.
+//!
+//! Not supported, and refused by their names: `varargs` and `kwargs` in macros, the filters `random`, `striptags` and
+//! `urlize`, attributes in format strings (`'{0.x}'`), and templates that extend or include others.
 
 mod clock;
 mod filters;
+mod format;
 mod guards;
 mod json;
+mod macros;
 mod messages;
 mod methods;
+mod size;
 mod source;
 mod text;
+mod view;
 mod weight;
+mod wrap;
 
 use dynamo_types::{ChatTemplate, Error, SpecialTokens};
 use messages::Shape;
@@ -25,9 +33,14 @@ use std::fmt;
 use std::io;
 use std::sync::LazyLock;
 
-/// Work one rendering may do: about one unit per instruction and per 64 bytes. A conversation of ten thousand messages
-/// under a long template takes about a million; a template that loops for ever is stopped after some tenths of a second.
-const MAX_FUEL: u64 = 5_000_000;
+/// Work one rendering may do: about one unit per instruction and per 64 bytes, so that no template makes more than 64 MB.
+/// A conversation of a thousand messages under a long template takes about a tenth of it.
+const MAX_FUEL: u64 = 1_000_000;
+/// Bytes of messages, tools and options above which there is [`MAX_LONG_FUEL`].
+const LONG_INPUT_BYTES: usize = 128 << 10;
+/// Work for long inputs. Ten thousand messages under a long template take about a million; a template that loops for ever
+/// is stopped after some tenths of a second.
+const MAX_LONG_FUEL: u64 = 5_000_000;
 /// Longest prompt a template may write: above the largest accepted request body.
 const MAX_RENDERED_BYTES: usize = 64 << 20;
 /// Depth of macros calling macros. Published templates that walk JSON schemas stay far below; the stack of a server
@@ -56,6 +69,8 @@ pub struct RenderInput<'a, M = Value> {
 #[derive(Debug)]
 pub struct Template {
     environment: Environment<'static>,
+    /// The same, for long inputs.
+    long: Environment<'static>,
     special: SpecialTokens,
     shape: Shape,
 }
@@ -82,7 +97,9 @@ impl Template {
         environment
             .add_template_owned(NAME, source)
             .map_err(|error| Error::internal(format!("chat template: {}", describe(&error))))?;
-        let mut compiled = Self { environment, special: special.clone(), shape: Shape::default() };
+        let mut long = environment.clone();
+        long.set_fuel(Some(MAX_LONG_FUEL));
+        let mut compiled = Self { environment, long, special: special.clone(), shape: Shape::default() };
         compiled.shape = Shape::find(|messages| compiled.render_values(&probe(messages)).ok());
         Ok(compiled)
     }
@@ -132,7 +149,8 @@ impl Template {
         // Later entries replace earlier ones: options may rename the special tokens, never the messages.
         let context: BTreeMap<String, JinjaValue> = special.chain(kwargs).chain(own).collect();
         let mut output = Bounded(Vec::new());
-        self.environment.get_template(NAME)?.render_captured_to(context, &mut output)?;
+        let environment = if values.is_long() { &self.long } else { &self.environment };
+        environment.get_template(NAME)?.render_captured_to(context, &mut output)?;
         String::from_utf8(output.0).map_err(|error| {
             minijinja::Error::new(ErrorKind::BadSerialization, "the output is not UTF-8").with_source(error)
         })
@@ -146,6 +164,15 @@ struct Values<'a> {
     add_generation_prompt: bool,
     kwargs: &'a Map<String, Value>,
     now_unix_s: i64,
+}
+
+impl Values<'_> {
+    fn is_long(&self) -> bool {
+        let mut left = LONG_INPUT_BYTES;
+        let messages = self.messages.iter().all(|message| size::fits_value(message, &mut left));
+        let values = self.tools.into_iter().chain(self.kwargs.values());
+        !(messages && values.into_iter().all(|value| size::fits(value, &mut left)))
+    }
 }
 
 fn probe(messages: &[Value]) -> Values<'static> {

@@ -17,10 +17,17 @@ const MAX_PERCENTS: usize = 64;
 /// # Errors
 /// Says in one line which limit a tag is above.
 pub(super) fn source(template: &str) -> Result<String, String> {
-    each_tag(template, super::guards::guarded)
+    let mut macros = super::macros::Macros::default();
+    each_tag(template, |tag| {
+        macros.check(tag)?;
+        super::guards::guarded(tag)
+    })
 }
 
-fn each_tag(template: &str, guarded: impl Fn(&str) -> Result<String, String>) -> Result<String, String> {
+fn each_tag(
+    template: &str,
+    mut guarded: impl FnMut(&str) -> Result<String, String>,
+) -> Result<String, String> {
     let template = template.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(template.len());
     let mut rest = template.as_str();

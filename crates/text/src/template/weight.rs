@@ -7,17 +7,20 @@
 //! - What is kept in a variable is nested at most [`MAX_DEPTH`] deep, holds no lazy views, and no namespace can be
 //!   reached from itself.
 //! - What is compared is walked first, and the walk is paid for.
+//! - What is looked into by an index, a slice or a loop is paid for if it is a text, which is walked through for it.
 //! - What is joined to a text is written by [`super::text`], within its bound.
 
 use super::text::text;
+use super::view;
 use minijinja::value::{Rest, Tuple, ValueKind, ValueOrKwargs};
-use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
+use minijinja::{Environment, Error, ErrorKind, State, Value, filters, tests};
 
 /// Functions that the rewritten source calls.
 pub(super) const KEPT: &str = "__kept";
 pub(super) const HELD: &str = "__held";
 pub(super) const COMPARED: &str = "__compared";
 pub(super) const SHOWN: &str = "__shown";
+pub(super) const ITEM: &str = "__item";
 
 /// Deepest nesting of lists and dictionaries. Requests are parsed less deep than this.
 pub(super) const MAX_DEPTH: usize = 128;
@@ -27,6 +30,8 @@ const MAX_VALUES: usize = 1 << 18;
 const VALUES_PER_FUEL: u64 = 16;
 /// Bytes of strings that are compared for one unit of fuel.
 const COMPARED_BYTES_PER_FUEL: u64 = 1024;
+/// Bytes of a string that are looked at one by one for one unit of fuel.
+const TEXT_BYTES_PER_FUEL: u64 = 64;
 /// Longest text of one list or dictionary: larger than any list of tools.
 pub(super) const MAX_SHOWN_BYTES: usize = 8 << 20;
 /// Bytes of lists and dictionaries that are written for one unit of fuel.
@@ -37,6 +42,17 @@ pub(super) fn register(environment: &mut Environment<'_>) {
     environment.add_function(HELD, held);
     environment.add_function(COMPARED, compared);
     environment.add_function(SHOWN, shown);
+    environment.add_function(ITEM, |value: &Value| view::looked_into(value));
+    for name in ["chain", "zip", "lines", "bool", "split"] {
+        // Not Jinja2's; the first two nest lazy views without end.
+        environment.remove_filter(name);
+    }
+    for (name, test) in [("lower", tests::is_lower as fn(&Value) -> bool), ("upper", tests::is_upper)] {
+        environment.add_test(name, move |state: &mut State, value: &Value| {
+            state.consume_fuel(value.as_str().map_or(0, |text| text.len() as u64 / TEXT_BYTES_PER_FUEL))?;
+            Ok::<bool, Error>(test(value))
+        });
+    }
     for (name, filter) in [
         ("sort", Value::from_function(filters::sort)),
         ("unique", Value::from_function(filters::unique)),
@@ -171,7 +187,7 @@ pub(super) fn held(state: &mut State, value: &Value) -> Result<Value, Error> {
     Ok(settled.unwrap_or_else(|| value.clone()))
 }
 
-fn is_namespace(value: &Value) -> bool {
+pub(super) fn is_namespace(value: &Value) -> bool {
     value.as_object().is_some_and(|object| object.type_name().ends_with("Namespace"))
 }
 

@@ -70,3 +70,53 @@ fn nesting_that_would_overflow_the_stack_is_refused() {
         {% set ns.x = ns.x * 1 %}{% endfor %}{{ ns.x }}";
     assert_eq!(render(views, &json!([])).unwrap(), "[1]");
 }
+
+/// A text is walked through to find an index in it, and that is paid for. Without, the last three loops take minutes.
+#[test]
+fn looking_into_a_long_text_is_paid_for() {
+    let text = "é".repeat(1 << 19);
+    let messages = json!([{"role": "user", "content": text}]);
+    for use_of in [
+        "a[-1]",
+        "a[-2:-1]",
+        "a[300000]",
+        "a.300000",
+        "a[:1]",
+        "a[i]",
+        "a[-1:-2:-1]",
+        "a is lower",
+        "a[-1] ~ a[-2]",
+    ] {
+        let source = format!(
+            "{{% set a = messages[0].content %}}{{% for i in range(99999) %}}{{% if {use_of} == 0 %}}{{% endif %}}{{% endfor %}}"
+        );
+        let error = render(&source, &messages).unwrap_err();
+        assert!(error.message().contains("takes too long"), "{use_of}: {}", error.message());
+    }
+    let loops = "{% set a = messages[0].content %}{% for i in range(99999) %}{% for c in a %}{% break %}{% endfor %}{% endfor %}";
+    assert!(render(loops, &messages).unwrap_err().message().contains("takes too long"));
+}
+
+/// Looking into lists and dictionaries costs the same however long they are.
+#[test]
+fn looking_into_a_long_list_is_free() {
+    let many: Vec<_> = (0..10_000).map(|at| json!({"role": "user", "content": at.to_string()})).collect();
+    let source = "{% for m in messages %}{% if messages[-1].content == m['content'] and messages[loop.index0][m.role] is undefined and messages[-2:] %}{{ m.content }}{% endif %}{% endfor %}";
+    assert_eq!(render(source, &json!(many)).unwrap(), "9999");
+}
+
+#[test]
+fn small_conversations_cannot_ask_for_much_memory() {
+    let doubling = "{% set ns = namespace(s='x') %}{% for a in range(26) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s | length }}";
+    assert_eq!(render(doubling, &json!([])).unwrap_err().class(), Class::Invalid);
+    let lists = "{% set ns = namespace(l=[]) %}{% for a in range(2000) %}{% set ns.l = ns.l + ['x' * 60000] %}{% endfor %}{{ ns.l | length }}";
+    assert_eq!(render(lists, &json!([])).unwrap_err().class(), Class::Invalid);
+}
+
+#[test]
+fn filters_that_jinja2_lacks_are_unknown() {
+    for filter in ["chain", "zip", "lines", "bool", "split"] {
+        let error = render(&format!("{{{{ [1] | {filter} }}}}"), &json!([])).unwrap_err();
+        assert!(error.message().contains("unknown"), "{}", error.message());
+    }
+}

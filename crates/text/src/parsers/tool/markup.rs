@@ -40,6 +40,8 @@ pub(crate) struct MarkupForm {
     pub(crate) argument_header_end: &'static str,
     pub(crate) argument_name: Name,
     pub(crate) type_mark: TypeMark,
+    /// Whether an argument of which no schema tells anything is a string, whatever it looks like.
+    pub(crate) unknown_is_text: bool,
     /// Stands between header and value, if not empty.
     pub(crate) value_open: &'static str,
     pub(crate) argument_close: &'static str,
@@ -216,7 +218,10 @@ impl MarkupBody {
             TypeMark::Type => mark_kind(attribute(&self.header, "type"), "string"),
             TypeMark::None => None,
         };
-        let kind = kind.unwrap_or_else(|| context.tools.schema(&self.name, &[Some(key.clone())]).kind());
+        let kind = kind.unwrap_or_else(|| {
+            let schema = context.tools.schema(&self.name, &[Some(key.clone())]);
+            if self.form.unknown_is_text && schema.is_silent() { Kind::Text } else { schema.kind() }
+        });
         if self.arguments == 0 {
             context.start(&self.name, None);
         }

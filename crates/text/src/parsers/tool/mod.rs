@@ -1,5 +1,6 @@
 //! Tool-call formats by name.
 
+mod bound;
 mod calls;
 mod driver;
 mod elements;
@@ -12,6 +13,8 @@ mod literal;
 mod markup;
 mod python;
 mod table;
+
+pub use bound::{CallForm, call_form};
 
 use super::reasoning::{ChannelForm, Channels};
 use super::{Chain, Forced, Options, Parser, Start};

@@ -203,6 +203,7 @@ const INVOKE: MarkupForm = MarkupForm {
     argument_header_end: ">",
     argument_name: Name::Attribute("name"),
     type_mark: TypeMark::None,
+    unknown_is_text: false,
     value_open: "",
     argument_close: "</parameter>",
     trims: false,
@@ -220,7 +221,7 @@ static MINIMAX_M2: Grammar = Grammar {
     framing: &[],
     bare: None,
 };
-static MINIMAX_M2_CALLS: MarkupForm = INVOKE;
+static MINIMAX_M2_CALLS: MarkupForm = MarkupForm { unknown_is_text: true, ..INVOKE };
 
 /// As MiniMax M2, with other names.
 static ATEM: Grammar = Grammar {
@@ -310,6 +311,8 @@ static QWEN3_CALLS: MarkupForm = MarkupForm {
     call_close: "</function>",
     argument_open: "<parameter=",
     argument_name: Name::Plain,
+    // As in the parser that is published beside the model.
+    unknown_is_text: true,
     trims: true,
     block_closers: &["</tool_call>"],
     ..INVOKE
