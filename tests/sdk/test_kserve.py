@@ -92,6 +92,25 @@ def test_what_is_there(client, model):
     assert config["input"][1]["optional"]
 
 
+def test_health_is_told_as_grpc_clients_ask(serving):
+    """`grpc.health.v1.Health` by its wire: field 1 of the question is the service, of the answer the status."""
+    asked = [b"", b"\n\x1e" + b"inference.GRPCInferenceService"]
+    with grpc.insecure_channel(address_of(serving)) as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        for question in asked:
+            assert check(question, timeout=60) == b"\x08\x01"
+            stream = watch(question, timeout=60)
+            assert next(stream) == b"\x08\x01"
+            stream.cancel()
+        with pytest.raises(grpc.RpcError) as unknown:
+            check(b"\n\x01x", timeout=60)
+        assert unknown.value.code() == grpc.StatusCode.NOT_FOUND
+        stream = watch(b"\n\x01x", timeout=60)
+        assert next(stream) == b"\x08\x03"
+        stream.cancel()
+
+
 def test_infer_is_the_completion(client, serving, model):
     result = client.infer(model, [text_input(PROMPT)], request_id="7", parameters=GREEDY)
     assert said(result) == completion(serving, model)

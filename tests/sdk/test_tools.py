@@ -211,3 +211,38 @@ def test_a_schema_that_is_not_strict_is_refused_with_its_place(client, model):
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(model=model, messages=[{"role": "user", "content": "x"}], max_tokens=5, tools=[tool])
     assert refused.value.param == "tools[0].function.parameters"
+
+
+def test_a_strict_tool_that_the_model_calls_by_itself_has_its_schema(start_server):
+    """What the conversation shows the model, it would say again; but the schema has no seven."""
+    server = start_server("--workers", "1", "--tool-parser", "hermes")
+    call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "%s", "days": 7}}\n</tool_call>'
+    messages = []
+    for city in ("Paris", "Rome", "Berlin"):
+        messages.append({"role": "user", "content": f"Weather in {city} for 7 days?"})
+        messages.append({"role": "assistant", "content": call % city})
+    messages.append({"role": "user", "content": "Weather in Oslo for 7 days?"})
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"enum": [1, 2]}},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    }
+    tool = {"type": "function", "function": {"name": "get_weather", "strict": True, "parameters": schema}}
+    with openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0, timeout=120) as client:
+        options = {
+            "model": client.models.list().data[0].id,
+            "messages": messages,
+            "tools": [tool],
+            "temperature": 0,
+            "max_tokens": 80,
+        }
+        whole = client.chat.completions.create(**options).choices[0]
+        with client.chat.completions.stream(**options) as stream:
+            streamed = stream.get_final_completion().choices[0]
+        for choice in (whole, streamed):
+            assert choice.finish_reason == "tool_calls"
+            [made] = choice.message.tool_calls
+            jsonschema.validate(json.loads(made.function.arguments), schema)
+            assert made.function.name == "get_weather"
+        assert whole.message.tool_calls[0].function.arguments == streamed.message.tool_calls[0].function.arguments

@@ -16,6 +16,8 @@ pub(crate) enum Command {
     Serve(Box<ServeArgs>),
     /// HTTP, routing and text, for workers in other processes
     Frontend(Box<FrontendArgs>),
+    /// Choosing workers for other gateways, over HTTP
+    Router(Box<RouterArgs>),
     /// Engines, for frontends in other processes
     Worker(Box<WorkerArgs>),
     /// Talk to a running server from the terminal
@@ -38,6 +40,29 @@ pub(crate) struct ServeArgs {
 pub(crate) struct FrontendArgs {
     #[command(flatten)]
     pub(crate) frontend: FrontendFlags,
+    #[command(flatten)]
+    pub(crate) common: CommonFlags,
+}
+
+/// The selection service.
+#[derive(Debug, Args)]
+pub(crate) struct RouterArgs {
+    /// Address to listen on [default: 127.0.0.1]
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
+
+    /// Port to listen on; 0 takes a free one [default: 8092]
+    #[arg(long, value_name = "PORT")]
+    port: Option<String>,
+
+    /// File of API keys, one a line; requests without one get 401 [default: everybody may ask]
+    #[arg(long, value_name = "FILE")]
+    api_keys_file: Option<String>,
+
+    /// kv, round-robin, random, least-loaded or power-of-two [default: kv]
+    #[arg(long, value_name = "MODE")]
+    router_mode: Option<String>,
+
     #[command(flatten)]
     pub(crate) common: CommonFlags,
 }
@@ -277,6 +302,21 @@ impl RoleArgs for FrontendArgs {
 
     fn overrides(&self) -> Result<Vec<(String, String)>, String> {
         self.common.overrides(self.frontend.named())
+    }
+}
+
+impl RoleArgs for RouterArgs {
+    fn common(&self) -> &CommonFlags {
+        &self.common
+    }
+
+    fn overrides(&self) -> Result<Vec<(String, String)>, String> {
+        self.common.overrides(vec![
+            ("frontend.host", &self.host),
+            ("selection.port", &self.port),
+            ("frontend.api_keys_file", &self.api_keys_file),
+            ("router.mode", &self.router_mode),
+        ])
     }
 }
 

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Serve(args) => serve::run(Role::Whole, &*args),
         Command::Frontend(args) => serve::run(Role::Frontend, &*args),
+        Command::Router(args) => serve::run(Role::Router, &*args),
         Command::Worker(args) => serve::run(Role::Worker, &*args),
         Command::Chat(args) => talk(args),
     };

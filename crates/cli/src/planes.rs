@@ -140,21 +140,32 @@ impl Planes {
     }
 
     pub(crate) async fn frontend(&self, settings: &Settings) -> Result<Frontend, String> {
+        let started = Frontend::start(settings.frontend.clone(), self.services(settings)).await;
+        started.map_err(|error| error.to_string())
+    }
+
+    /// The selection service, over the same.
+    pub(crate) async fn router(&self, settings: &Settings) -> Result<Frontend, String> {
+        let (config, selection) = (settings.frontend.clone(), settings.selection.clone());
+        let started = Frontend::start_router(config, selection, self.services(settings)).await;
+        started.map_err(|error| error.to_string())
+    }
+
+    fn services(&self, settings: &Settings) -> dynamo_frontend::Services {
         let plane: Arc<dyn RequestPlane> = match &self.fleet {
             None => Arc::new(self.served.clone()),
             Some(fleet) => {
                 Arc::new(ByTransport { in_process: self.served.clone(), tcp: fleet.caller.clone() })
             }
         };
-        let services = dynamo_frontend::Services {
+        dynamo_frontend::Services {
             plane,
             discovery: Arc::clone(&self.discovery),
             events: Arc::clone(&self.heard) as Arc<dyn EventPlane>,
             router: settings.router.clone(),
             registry: self.registry.clone(),
             tracer: self.tracer.clone(),
-        };
-        Frontend::start(settings.frontend.clone(), services).await.map_err(|error| error.to_string())
+        }
     }
 
     pub(crate) fn worker(&self) -> Result<Services, String> {

@@ -43,7 +43,16 @@ async fn the_metrics_page_is_the_codes_own() {
     let _frontend = planes.frontend(&settings).await.unwrap();
     let _worker = planes.worker().unwrap();
     let mut table = String::from("| Family | Kind | Labels | Meaning |\n|---|---|---|---|\n");
-    for family in planes.registry.families() {
+    // `dynamo router` has some of its own; the rest it shares with frontends.
+    settings.trace.export = false;
+    settings.selection.port = 0;
+    let alone = Planes::alone(&settings).unwrap();
+    let _router = alone.router(&settings).await.unwrap();
+    let mut families = planes.registry.families();
+    let known: Vec<_> = families.iter().map(|family| family.name.clone()).collect();
+    families.extend(alone.registry.families().into_iter().filter(|family| !known.contains(&family.name)));
+    families.sort_by(|one, other| one.name.cmp(&other.name));
+    for family in families {
         let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
         writeln!(table, "| `{}` | {} | {} | {} |", family.name, family.kind, labels.join(", "), family.help)
             .unwrap();

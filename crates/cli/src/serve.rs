@@ -26,6 +26,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 pub(crate) enum Role {
     Whole,
     Frontend,
+    Router,
     Worker,
 }
 
@@ -53,6 +54,7 @@ pub(crate) fn run(role: Role, args: &impl RoleArgs) -> Result<ExitCode, String> 
     let outcome = match role {
         Role::Whole => runtime.block_on(serve(settings, common.json, begun)),
         Role::Frontend => runtime.block_on(frontend(settings, common.json, begun)),
+        Role::Router => runtime.block_on(router(settings, common.json, begun)),
         Role::Worker => runtime.block_on(worker(settings, common.json, begun)),
     };
     runtime.shutdown_background();
@@ -115,6 +117,20 @@ async fn frontend(settings: &Settings, json: bool, begun: Instant) -> Result<Exi
     let grpc = grpc(&frontend);
     announce_role("frontend", &format!("{grpc}listening on {url}, waiting for workers"), &url, json, begun)?;
     end(settings, &shutdown, Some(frontend), &[], planes).await
+}
+
+/// `dynamo router`: chooses workers for gateways that send requests themselves.
+async fn router(settings: &Settings, json: bool, begun: Instant) -> Result<ExitCode, String> {
+    let shutdown = Shutdown::new();
+    let _signals = shutdown.listen().map_err(|error| format!("cannot listen for signals: {error}"))?;
+    shared(settings)?;
+    let planes = Planes::new(settings, DiscoveryBackend::File, false).await?;
+    let _fleet = planes.follow();
+    let router = planes.router(settings).await?;
+    let url = url(&router);
+    let line = format!("listening on {url}, choosing workers by {} routing", settings.router.mode);
+    announce_role("router", &line, &url, json, begun)?;
+    end(settings, &shutdown, Some(router), &[], planes).await
 }
 
 /// `dynamo worker`: engines for frontends in other processes.

@@ -21,6 +21,7 @@ pub(crate) struct Settings {
     pub(crate) log_format: Format,
     pub(crate) frontend: dynamo_frontend::Config,
     pub(crate) router: dynamo_router::Config,
+    pub(crate) selection: dynamo_frontend::SelectionConfig,
     pub(crate) trace: trace::Options,
     pub(crate) worker: WorkerSettings,
     pub(crate) discovery: DiscoverySettings,
@@ -157,6 +158,7 @@ impl Default for Settings {
             namespace: "dynamo".into(),
             log_format: Format::default(),
             frontend: dynamo_frontend::Config::default(),
+            selection: dynamo_frontend::SelectionConfig::default(),
             router: dynamo_router::Config::default(),
             trace: trace::Options::default(),
             worker: WorkerSettings::default(),
@@ -254,6 +256,7 @@ pub(crate) fn schema() -> Schema {
         .into_iter()
         .chain(frontend_keys())
         .chain(router_keys())
+        .chain(selection_keys())
         .chain(trace_keys())
         .chain(worker_keys())
         .chain(fleet_keys());
@@ -304,6 +307,8 @@ fn frontend_keys() -> impl Iterator<Item = Key> {
         Key::new("frontend.limits.prompts", "Most prompts of one completions request"),
         Key::new("frontend.disable_admin_api", "No `/busy_threshold`: 404")
             .env("DYN_DISABLE_FRONTEND_ADMIN_API"),
+        Key::new("frontend.disable_nvext", "`nvext` and routing headers say nothing, but for cache salts")
+            .env("DYN_DISABLE_FRONTEND_NVEXT"),
         Key::new("frontend.log_prompts", "Requests are logged with what the client sent, prompts included"),
         Key::new("frontend.overload_status", "HTTP status when everything is full")
             .env("DYN_HTTP_OVERLOAD_STATUS_CODE"),
@@ -363,6 +368,19 @@ fn router_keys() -> impl Iterator<Item = Key> {
         )
         .flag("--active-prefill-tokens-threshold-frac")
         .env("DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD_FRAC"),
+    ]
+    .into_iter()
+}
+
+fn selection_keys() -> impl Iterator<Item = Key> {
+    [
+        Key::new("selection.port", "Port of `dynamo router`; 0 takes a free one"),
+        Key::new("selection.expiry_ms", "A reservation that nobody mentions for this long is given back")
+            .scaled_env("DYN_ROUTER_ACTIVE_REQUEST_EXPIRY_SECS", 1000),
+        Key::new("selection.max_reservations", "Reservations at once; 529 above it"),
+        Key::new("selection.selection_ttl_ms", "A selection can become a reservation for this long"),
+        Key::new("selection.max_selections", "Selections remembered for that; the oldest make room"),
+        Key::new("selection.max_selections_bytes", "Memory of their prompts' hashes"),
     ]
     .into_iter()
 }

@@ -46,6 +46,11 @@ impl Upload {
         Self { incoming, ended: false, left_unread }
     }
 
+    /// There is none.
+    pub(crate) fn is_absent(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
     /// The length the client has announced; 0 if it has not.
     fn announced(&self) -> u64 {
         self.incoming.size_hint().lower()

@@ -51,6 +51,8 @@ pub struct Config {
     pub limits: Limits,
     /// No `/busy_threshold`: 404.
     pub disable_admin_api: bool,
+    /// `nvext` in bodies and routing in headers say nothing, but for what keeps caches apart.
+    pub disable_nvext: bool,
     /// The log line of a request holds what the client sent, prompts included, up to 64 KiB of it.
     pub log_prompts: bool,
     /// HTTP status when everything that could serve is full. 529 is not registered and some proxies rewrite it.
@@ -92,6 +94,7 @@ impl Default for Config {
             unknown_fields: UnknownFields::Warn,
             limits: Limits::default(),
             disable_admin_api: false,
+            disable_nvext: false,
             log_prompts: false,
             overload_status: 529,
             keep_alive_ms: 15_000,

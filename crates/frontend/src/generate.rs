@@ -131,7 +131,12 @@ async fn prepare(
     record.set_stream(plan.stream);
     let model = shared.catalog.find(&plan.model)?;
     let handles = record.identify(model.name(), plan.stream);
-    hints::overrule(&mut plan, headers)?;
+    if shared.config.disable_nvext {
+        hints::salt(&mut plan, headers)?;
+    } else {
+        hints::overrule(&mut plan, headers)?;
+        record.set_policy_class(hints::policy_class(headers)?);
+    }
     let text = Arc::clone(model.usable()?);
     hints::settle_pins(&model, &mut plan)?;
     prepare::check_task(&model, &plan)?;

@@ -19,6 +19,10 @@ const DATA_PARALLEL_RANK: Names = ["x-data-parallel-rank", "x-data-parallel-rank
 const PREFILL_RANK: Names = ["x-dynamo-prefill-dp-rank", "x-prefill-dp-rank"];
 const PRIORITY: Names = ["x-dynamo-request-priority", "x-request-priority"];
 const STRICT_PRIORITY: Names = ["x-dynamo-request-strict-priority", "x-request-strict-priority"];
+/// The class of service that a request is queued under.
+const POLICY_CLASS: Names = ["x-dynamo-meta-policy-class", "x-meta-policy-class"];
+/// Longest name of such a class.
+const POLICY_CLASS_MAX_BYTES: usize = 64;
 const TENANT: &str = "x-tenant-id";
 
 /// What pickers send for "no rank".
@@ -46,9 +50,7 @@ pub(crate) fn overrule(plan: &mut Plan, headers: &HeaderMap) -> Result<()> {
     {
         plan.prefill.rank = Some(rank);
     }
-    if let Some(tenant) = tenant(headers)? {
-        plan.routing.salt = Some(Arc::from(tenant));
-    }
+    salt(plan, headers)?;
     if let Some(priority) = number(headers, PRIORITY, "a 32-bit integer")? {
         plan.routing.priority = priority;
     }
@@ -56,6 +58,34 @@ pub(crate) fn overrule(plan: &mut Plan, headers: &HeaderMap) -> Result<()> {
         plan.routing.strict_priority = tier;
     }
     Ok(())
+}
+
+/// Only what keeps the caches of tenants apart.
+///
+/// # Errors
+/// 400 for a tenant that is no text, or too long.
+pub(crate) fn salt(plan: &mut Plan, headers: &HeaderMap) -> Result<()> {
+    if let Some(tenant) = tenant(headers)? {
+        plan.routing.salt = Some(Arc::from(tenant));
+    }
+    Ok(())
+}
+
+/// Which class the request belongs to: a name, as it is told in log and trace. Empty is none.
+///
+/// # Errors
+/// 400 for what is no name.
+pub(crate) fn policy_class(headers: &HeaderMap) -> Result<Option<Arc<str>>> {
+    let Some((name, class)) = text(headers, POLICY_CLASS) else { return Ok(None) };
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let is_sent = headers.get(name).is_some_and(|value| !value.is_empty());
+    if class.is_empty() && !is_sent {
+        return Ok(None);
+    }
+    if class.is_empty() || class.len() > POLICY_CLASS_MAX_BYTES || !class.bytes().all(is_part) {
+        return Err(bad(name, "a name of at most 64 letters, digits, `.`, `_` and `-`"));
+    }
+    Ok(Some(class.into()))
 }
 
 /// As long as a salt in a body may be. Empty is absent.
@@ -149,6 +179,21 @@ mod tests {
         for tenant in [&b"\xff"[..], &[b'x'; 513]] {
             let error = salted(tenant).unwrap_err();
             assert_eq!((error.class(), error.param()), (Class::Invalid, Some(TENANT)));
+        }
+    }
+
+    #[test]
+    fn a_policy_class_is_a_name() {
+        let class = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(POLICY_CLASS[0], HeaderValue::from_str(value).unwrap());
+            policy_class(&headers)
+        };
+        assert_eq!(class("gold-1.a_B").unwrap().as_deref(), Some("gold-1.a_B"));
+        assert_eq!(class("").unwrap(), None);
+        assert_eq!(policy_class(&HeaderMap::new()).unwrap(), None);
+        for value in ["a b", "a/b", " ", "é", &"x".repeat(65)] {
+            assert_eq!(class(value).unwrap_err().param(), Some(POLICY_CLASS[0]), "{value}");
         }
     }
 

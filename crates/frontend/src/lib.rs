@@ -32,6 +32,7 @@ mod plan;
 mod prepare;
 mod record;
 mod routes;
+mod selection;
 mod server;
 mod service;
 mod shared;
@@ -45,4 +46,6 @@ mod watch;
 
 pub use config::Config;
 pub use error::Error;
+pub use routes::routes;
+pub use selection::Config as SelectionConfig;
 pub use server::{Frontend, Ledger, Services};

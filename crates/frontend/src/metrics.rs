@@ -194,6 +194,11 @@ impl Metrics {
         })
     }
 
+    /// Placements of one model.
+    pub(crate) fn placements(&self, model: &str) -> IntCounter {
+        self.per_model.placements.with_label_values(&[model])
+    }
+
     /// Every kind of request there was so far.
     pub(crate) fn kinds(&self) -> Vec<Arc<RequestMetrics>> {
         read(&self.handles).values().cloned().collect()

@@ -73,6 +73,8 @@ pub(crate) struct Plan {
     pub(crate) tells_facts: bool,
     /// The tools the model may call. None: nothing in its text is a call.
     pub(crate) tools: Option<Arc<Tools>>,
+    /// Names and schemas of tools whose arguments have to be exact when the model calls one of itself.
+    pub(crate) strict_calls: Vec<(String, String)>,
     /// The answer has to be calls; `guide` holds it to them.
     pub(crate) forced: Option<Forced>,
     pub(crate) max_calls: Option<usize>,
@@ -105,6 +107,7 @@ impl Plan {
             shows_prompt: false,
             tells_facts: false,
             tools: None,
+            strict_calls: Vec::new(),
             forced: None,
             max_calls: None,
         }

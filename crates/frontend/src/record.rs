@@ -84,6 +84,8 @@ pub(crate) struct Record {
     /// What the client sent, where that is wanted in the log.
     payload: Option<String>,
     route: &'static str,
+    /// The class of service that the client named.
+    policy_class: Option<Arc<str>>,
     overload_status: u16,
     stream: bool,
     started: Instant,
@@ -110,6 +112,7 @@ impl Record {
             identity,
             payload: None,
             route,
+            policy_class: None,
             overload_status,
             stream: false,
             started: Instant::now(),
@@ -152,6 +155,11 @@ impl Record {
             let most = body.get(..PAYLOAD_MAX_BYTES).unwrap_or(body);
             self.payload = Some(String::from_utf8_lossy(most).into_owned());
         }
+    }
+
+    /// The class of service that the client named.
+    pub(crate) fn set_policy_class(&mut self, class: Option<Arc<str>>) {
+        self.policy_class = class;
     }
 
     /// The request could be read: is the answer to be streamed?
@@ -257,6 +265,9 @@ impl Record {
         self.span.set("gen_ai.usage.input_tokens", self.usage.prompt_tokens);
         self.span.set("gen_ai.usage.output_tokens", self.usage.completion_tokens);
         self.span.set("stream", self.stream);
+        if let Some(class) = &self.policy_class {
+            self.span.set("policy_class", &**class);
+        }
         if let Err(error) = outcome {
             self.span.fail(error);
         }
@@ -276,6 +287,7 @@ impl Record {
             ttft_ms = self.first_token.map(|first| milliseconds(first - self.started)),
             duration_ms = milliseconds(duration),
             worker = self.worker.map(tracing::field::display),
+            policy_class = self.policy_class.as_deref(),
             error_type = error.map(Error::metric_label),
             error = error.map(describe),
             payload = self.payload.as_deref(),

@@ -11,6 +11,7 @@ use crate::keys;
 use crate::page;
 use crate::plan::Api;
 use crate::record::Identity;
+use crate::selection;
 use crate::service;
 use crate::shared::{Phase, Shared};
 use crate::status;
@@ -39,6 +40,8 @@ pub(crate) enum Handler {
     Absent(&'static str),
     /// Limits of load, by [`api::busy`].
     Busy,
+    /// Choosing for others, by [`selection`].
+    Selection(&'static selection::Call),
     /// At once, from what is known.
     Read(fn(&Shared, &str) -> Response<Body>),
 }
@@ -51,7 +54,7 @@ pub(crate) struct Route {
     pub(crate) handler: Handler,
 }
 
-const fn get(template: &'static str, handler: fn(&Shared, &str) -> Response<Body>) -> Route {
+pub(crate) const fn get(template: &'static str, handler: fn(&Shared, &str) -> Response<Body>) -> Route {
     Route { method: Method::GET, path: Path::Exact(template), template, handler: Handler::Read(handler) }
 }
 
@@ -59,7 +62,7 @@ const fn post(template: &'static str, api: &'static Api) -> Route {
     Route { method: Method::POST, path: Path::Exact(template), template, handler: Handler::Generate(api) }
 }
 
-const fn compute(template: &'static str, api: &'static Compute) -> Route {
+pub(crate) const fn compute(template: &'static str, api: &'static Compute) -> Route {
     Route { method: Method::POST, path: Path::Exact(template), template, handler: Handler::Compute(api) }
 }
 
@@ -115,6 +118,11 @@ pub(crate) static ROUTES: &[Route] = &[
     absent(Method::POST, "/v1/rerank", "a worker that ranks"),
 ];
 
+/// Method and path of every route over HTTP, as documented.
+pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    ROUTES.iter().map(|route| (route.method.as_str(), route.template))
+}
+
 /// Served without a key: probes have none, and the page holds nothing and asks for one.
 const OPEN: &[&str] = &["/", "/health", "/live"];
 
@@ -142,9 +150,9 @@ enum Found<'a> {
     Nothing,
 }
 
-fn find<'a>(method: &Method, path: &'a str) -> Found<'a> {
+fn find<'a>(table: &'static [Route], method: &Method, path: &'a str) -> Found<'a> {
     let mut allowed: Vec<&str> = Vec::new();
-    for route in ROUTES {
+    for route in table {
         let Some(inner) = route.path.matches(path) else { continue };
         if answers(route, method) {
             return Found::Route(route, inner);
@@ -208,13 +216,18 @@ async fn route(shared: &Arc<Shared>, request: Request<Upload>, identity: Identit
         return response;
     }
     let path = request.uri().path();
+    let table = if shared.desk.is_some() { selection::ROUTES } else { ROUTES };
     let found =
-        if api::busy::is_hidden(shared, path) { Found::Nothing } else { find(request.method(), path) };
+        if api::busy::is_hidden(shared, path) { Found::Nothing } else { find(table, request.method(), path) };
     match found {
         Found::Route(route, inner) => match route.handler {
             Handler::Generate(api) => generate::handle(Arc::clone(shared), api, request, identity).await,
             Handler::Compute(api) => compute::handle(Arc::clone(shared), api, request, identity).await,
             Handler::Busy => api::busy::set(shared, request).await,
+            Handler::Selection(call) => {
+                let inner = decoded(inner).into_owned();
+                selection::handle(Arc::clone(shared), call, inner, request, identity).await
+            }
             Handler::Absent(missing) => {
                 let text =
                     format!("{} is not implemented: it needs {missing}, and there is none", route.template);
@@ -298,7 +311,7 @@ mod tests {
     use super::*;
 
     fn template<'a>(method: &Method, path: &'a str) -> Option<(&'static str, &'a str)> {
-        match find(method, path) {
+        match find(ROUTES, method, path) {
             Found::Route(route, inner) => Some((route.template, inner)),
             Found::OtherMethods(_) | Found::Nothing => None,
         }
@@ -323,9 +336,13 @@ mod tests {
 
     #[test]
     fn other_methods_are_named() {
-        let Found::OtherMethods(allowed) = find(&Method::DELETE, "/v1/models/m") else { panic!("found") };
+        let Found::OtherMethods(allowed) = find(ROUTES, &Method::DELETE, "/v1/models/m") else {
+            panic!("found")
+        };
         assert_eq!(allowed, "GET, HEAD");
-        let Found::OtherMethods(allowed) = find(&Method::GET, "/v1/completions") else { panic!("found") };
+        let Found::OtherMethods(allowed) = find(ROUTES, &Method::GET, "/v1/completions") else {
+            panic!("found")
+        };
         assert_eq!(allowed, "POST");
     }
 
@@ -338,17 +355,21 @@ mod tests {
         }
     }
 
-    /// The document and the table name the same routes.
     #[test]
     fn the_openapi_document_is_complete() {
-        let document = service::document(true);
+        complete(&service::document(true), ROUTES);
+        complete(&selection::document(service::document(true)), selection::ROUTES);
+    }
+
+    /// The document and the table name the same routes.
+    fn complete(document: &serde_json::Value, table: &'static [Route]) {
         let mut documented: Vec<(String, String)> = Vec::new();
         for (path, methods) in document["paths"].as_object().unwrap() {
             let methods = methods.as_object().unwrap().keys().filter(|key| *key != "parameters");
             documented.extend(methods.map(|method| (method.to_uppercase(), path.clone())));
         }
         documented.sort();
-        let mut served: Vec<(String, String)> = ROUTES
+        let mut served: Vec<(String, String)> = table
             .iter()
             .filter(|route| !matches!(route.handler, Handler::Absent(_)))
             .map(|route| (route.method.to_string(), route.template.to_owned()))

@@ -6,6 +6,7 @@ use crate::connection::{self, Order, Serving};
 use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::model::State;
+use crate::selection::{self, Config as SelectionConfig, Desk};
 use crate::shared::{Phase, Shared};
 use crate::watch::Watcher;
 use dynamo_router::BookedLoad;
@@ -76,19 +77,51 @@ impl Frontend {
     /// One line for the person who started it: the address is taken or no address, a setting cannot work, a metric name
     /// is taken.
     pub async fn start(config: Config, services: Services) -> Result<Self, Error> {
+        Self::start_as(config, None, services).await
+    }
+
+    /// The same over the routes of the selection service, at its own port.
+    ///
+    /// # Errors
+    /// As [`Frontend::start`].
+    pub async fn start_router(
+        config: Config,
+        selection: SelectionConfig,
+        services: Services,
+    ) -> Result<Self, Error> {
+        selection.check().map_err(|(key, reason)| Error::Config { key, reason: reason.into() })?;
+        let config = Config { port: selection.port, grpc_port: None, ..config };
+        Self::start_as(config, Some(selection), services).await
+    }
+
+    async fn start_as(
+        config: Config,
+        selection: Option<SelectionConfig>,
+        services: Services,
+    ) -> Result<Self, Error> {
         services.router.validate().map_err(|reason| Error::Config { key: "router", reason })?;
+        let desk = match selection {
+            Some(selection) => {
+                let metrics = selection::Metrics::new(&services.registry)
+                    .map_err(|error| Error::Metrics(error.to_string()))?;
+                Some(Desk::new(selection, metrics))
+            }
+            None => None,
+        };
         let metrics =
             Arc::new(Metrics::new(services.registry).map_err(|error| Error::Metrics(error.to_string()))?);
         let catalog = Arc::new(Catalog::new(services.router.thresholds()));
         let listed = CancellationToken::new();
-        let shared = Arc::new(Shared::new(
+        let mut shared = Shared::new(
             config,
             Arc::clone(&catalog),
             Arc::clone(&metrics),
             services.plane,
             services.tracer,
             listed.clone(),
-        )?);
+        )?;
+        shared.desk = desk;
+        let shared = Arc::new(shared);
         let host = &shared.config.host;
         let (listener, local_addr) = listen(host, shared.config.port, "--port").await?;
         let grpc = match shared.config.grpc_port {
@@ -109,6 +142,9 @@ impl Frontend {
         let orders = Arc::new(watch::Sender::new(Order::Serve));
         let mut tasks = JoinSet::new();
         tasks.spawn(watcher.run(listed));
+        if shared.desk.is_some() {
+            tasks.spawn(selection::sweep(Arc::clone(&shared)));
+        }
         if let Some(keys) = &shared.keys {
             tasks.spawn(Arc::clone(keys).follow());
         }

@@ -5,6 +5,7 @@ use crate::http::{self, Body};
 use crate::metrics::{ModelGauges, WorkerGauges};
 use crate::model::{Model, State};
 use crate::page;
+use crate::selection;
 use crate::shared::{Phase, Shared};
 use dynamo_protocols::error_body;
 use dynamo_protocols::limits::Routes;
@@ -202,7 +203,9 @@ pub(crate) fn live(shared: &Shared, _: &str) -> Response<Body> {
 
 /// `GET /openapi.json`.
 pub(crate) fn openapi(shared: &Shared, _: &str) -> Response<Body> {
-    body(shared, StatusCode::OK, &document(!shared.config.disable_admin_api))
+    let document = document(!shared.config.disable_admin_api);
+    let document = if shared.desk.is_some() { selection::document(document) } else { document };
+    body(shared, StatusCode::OK, &document)
 }
 
 /// Of what is served. `admin`: what operators ask for is.

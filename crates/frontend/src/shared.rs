@@ -8,6 +8,7 @@ use crate::identity::Identities;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::migration::Rules;
+use crate::selection::Desk;
 use crate::tls::Tls;
 use dynamo_router::BookedLoad;
 use dynamo_runtime::plane::RequestPlane;
@@ -56,6 +57,8 @@ pub(crate) struct Shared {
     /// Cancelled with the first phase after serving.
     leaving: CancellationToken,
     born: Instant,
+    /// None: a frontend.
+    pub(crate) desk: Option<Desk>,
     pub(crate) config: Config,
 }
 
@@ -85,12 +88,16 @@ impl Shared {
         let keys = config.api_keys_file.as_deref().map(Keys::open).transpose();
         let keys = keys.map_err(|reason| Error::Config { key: "api_keys_file", reason })?.map(Arc::new);
         let tls = Tls::open(&config)?.map(Arc::new);
+        if config.disable_nvext {
+            tracing::warn!("`nvext` and routing headers of requests are ignored (frontend.disable_nvext)");
+        }
         let leaving = CancellationToken::new();
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Ok(Self {
             options: dynamo_protocols::Options {
                 unknown_fields: config.unknown_fields,
                 limits: config.limits.clone(),
+                ignores_nvext: config.disable_nvext,
             },
             catalog,
             metrics,
@@ -107,6 +114,7 @@ impl Shared {
             phase: AtomicU8::new(Phase::Serving as u8),
             leaving,
             born: Instant::now(),
+            desk: None,
             config,
         })
     }

@@ -14,6 +14,8 @@ pub struct Booking {
     charge: Charge,
     /// Output accounting; None if output blocks are not tracked.
     output: Option<Output>,
+    /// Blocks of the answer that were told one by one.
+    told_blocks: u64,
 }
 
 /// How the answer grows in blocks.
@@ -51,11 +53,28 @@ impl Booking {
         charge: Charge,
         output: Option<Output>,
     ) -> Self {
-        Self { shared, target, incarnation, charge, output }
+        Self { shared, target, incarnation, charge, output, told_blocks: 0 }
     }
 
     pub fn target(&self) -> WorkerRank {
         self.target
+    }
+
+    /// Prompt tokens on the books: those that have to be computed, until the first token is there.
+    pub fn prefill_tokens(&self) -> u64 {
+        self.charge.prefill_tokens
+    }
+
+    /// The answer fills one more block, for callers that count blocks and not tokens. All of its blocks weigh `weight`
+    /// each from now on, 0 to 1: the share of the answer still to come, if its length can be guessed, else 1. Not
+    /// together with [`Booking::output_tokens`].
+    pub fn output_block(&mut self, weight: f64) {
+        self.first_token();
+        self.told_blocks = self.told_blocks.saturating_add(1);
+        // Beyond 2^53 thousandths of a block nobody counts.
+        let after = (self.told_blocks as f64 * 1000.0 * weight.clamp(0.0, 1.0)) as u64;
+        let before = std::mem::replace(&mut self.charge.output_millis, after);
+        self.shared.state().output(self.target, self.incarnation, before, after);
     }
 
     /// Prefill is done: its tokens are taken off the books. Later calls do nothing.

@@ -12,6 +12,10 @@ pub struct Query<'a> {
     /// Local hashes of the prompt's complete blocks under its LoRA and salt
     /// ([`dynamo_types::hash::local_hashes`]). None: computed here, without LoRA and salt.
     pub local_hashes: Option<&'a [u64]>,
+    /// Sequence hashes of the same blocks, where the caller has chained them already; they win over the local ones.
+    pub sequence_hashes: Option<&'a [u64]>,
+    /// Length of the prompt, in tokens, where the tokens themselves are not at hand.
+    pub length: Option<u32>,
     /// Expected answer length, in tokens: output blocks then weigh less the nearer the end is.
     pub expected_output_tokens: Option<u32>,
     /// Worker, and rank if it matters, that the client insists on.
@@ -28,6 +32,13 @@ pub struct Query<'a> {
     pub now_ms: u64,
     /// Fill [`Selection::explain`].
     pub explain: bool,
+}
+
+impl Query<'_> {
+    /// Length of the prompt, in tokens.
+    pub fn prompt_tokens(&self) -> u64 {
+        self.length.map_or(self.tokens.len() as u64, u64::from)
+    }
 }
 
 /// The answer: where to send the request, with its load already booked there.

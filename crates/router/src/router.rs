@@ -9,7 +9,7 @@ use crate::contract::check_contract;
 use crate::query::{BookedLoad, IndexSize, PotentialLoad, Query, Selection};
 use crate::state::State;
 use crate::thresholds::Thresholds;
-use dynamo_kv_index::{Applied, Index, Lengths};
+use dynamo_kv_index::{Applied, Index, Lengths, Overlap};
 use dynamo_types::hash::{self, Scope};
 use dynamo_types::{Error, InstanceId, KvEventBatch, Load, ModelRecord, Result, WorkerRank};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -80,9 +80,10 @@ impl Shared {
             let hash = hash::sequence_hash(sequences.last().copied(), local);
             sequences.push(hash);
         };
-        match query.local_hashes {
-            Some(locals) => locals.iter().copied().for_each(&mut chain),
-            None => {
+        match (query.sequence_hashes, query.local_hashes) {
+            (Some(given), _) => sequences.extend_from_slice(given),
+            (None, Some(locals)) => locals.iter().copied().for_each(&mut chain),
+            (None, None) => {
                 let seed = Scope::default().seed();
                 let blocks = query.tokens.chunks_exact(block_size as usize);
                 blocks.map(|block| hash::local_hash(block, seed)).for_each(&mut chain);
@@ -115,6 +116,20 @@ impl Router {
 
     pub fn mode(&self) -> Mode {
         self.shared.config.mode
+    }
+
+    /// What it decides by.
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// Workers that are passed over for their faults at the moment.
+    pub fn suspended(&self, now_ms: u64) -> Vec<InstanceId> {
+        let state = self.shared.state();
+        let suspended = state.candidates.iter().filter(|candidate| candidate.health.is_suspended(now_ms));
+        let mut workers: Vec<_> = suspended.map(|candidate| candidate.target.worker).collect();
+        workers.dedup();
+        workers
     }
 
     /// Tokens per block that the model's workers agreed on; None while there are no workers.
@@ -251,7 +266,7 @@ impl Router {
         let block_size = shared.block_size().max(1);
         let output = shared.config.track_output_blocks.then(|| Output {
             block_size,
-            prompt_rest: query.tokens.len() as u32 % block_size,
+            prompt_rest: (query.prompt_tokens() % u64::from(block_size)) as u32,
             expected_tokens: query.expected_output_tokens,
             generated: 0,
         });
@@ -274,6 +289,16 @@ impl Router {
         let shared = &self.shared;
         shared.with_cached(query, |sequences, cached| {
             shared.state().potential_loads(&shared.config, query, sequences, cached)
+        })
+    }
+
+    /// What each rank is known to have cached of the prompt, in the order of ranks; nothing in modes that do not look
+    /// at the cache.
+    pub fn overlaps(&self, query: &Query<'_>) -> Vec<(WorkerRank, Overlap)> {
+        self.shared.with_cached(query, |_, cached| {
+            let state = self.shared.state();
+            let candidates = state.candidates.iter();
+            candidates.map(|candidate| (candidate.target, cached.of(candidate.slot))).collect()
         })
     }
 

@@ -171,7 +171,7 @@ impl State {
             let index = self.pick(config, query, &mut scratch);
             let at = scratch.eligible[index] as usize;
             let overlap = cached.of(self.candidates[at].slot);
-            let prompt_tokens = query.tokens.len() as u64;
+            let prompt_tokens = query.prompt_tokens();
             let anonymous_blocks =
                 if sequences.is_empty() { prompt_tokens / u64::from(block_size) } else { 0 };
             let candidate = &mut self.candidates[at];
@@ -209,7 +209,7 @@ impl State {
         let found = self.collect_eligible(query, &mut scratch.eligible);
         self.active.overlap(sequences, &mut scratch.active);
         let block_size = self.block_size();
-        let tokens = query.tokens.len() as u64;
+        let tokens = query.prompt_tokens();
         let request_blocks = tokens.div_ceil(u64::from(block_size));
         let loads = scratch.eligible.iter().map(|at| {
             let candidate = &self.candidates[*at as usize];
@@ -385,7 +385,7 @@ impl State {
     ) -> Vec<Terms> {
         let Scratch { eligible, costs, active } = scratch;
         let block_size = self.block_size();
-        let prompt_tokens = query.tokens.len() as u64;
+        let prompt_tokens = query.prompt_tokens();
         let request_blocks = prompt_tokens.div_ceil(u64::from(block_size));
         let candidates = eligible.iter().map(|at| &self.candidates[*at as usize]);
         let least_prefill_tokens =

@@ -9,7 +9,7 @@ use dynamo_protocols::Piece;
 use dynamo_protocols::openai::nvext::{Annotations, ExtraFields};
 use dynamo_protocols::openai::tools::ToolChoice;
 use dynamo_protocols::openai::{
-    AnswerExtensions, ChunkWriter, Common, Extras, TokenLogprob, TopLogprob, Usage, chat,
+    AnswerExtensions, ChunkWriter, Common, Extras, TokenLogprob, TopLogprob, Usage, chat, strict_calls,
 };
 use dynamo_text::parsers::{Forced, Tools};
 use dynamo_text::{StopCause, TextDelta, TextLogprob};
@@ -56,6 +56,7 @@ pub(super) fn plan(common: Common, prompt_field: &'static str, echo: bool) -> Pl
         shows_prompt: echo || common.annotations.formatted_prompt,
         tells_facts: common.extra_fields.worker_id || common.extra_fields.timing,
         tools: None,
+        strict_calls: Vec::new(),
         forced: None,
         max_calls: None,
         stop: common.stop,
@@ -71,6 +72,7 @@ pub(super) fn conversation(mut request: chat::Request, field: &'static str) -> (
     let mut plan = plan(request.common, field, false);
     plan.tools = tools.as_deref().map(|tools| Arc::new(Tools::new(tools)));
     plan.guide = forced.or(plan.guide);
+    plan.strict_calls = strict_calls(tools.as_deref().unwrap_or_default(), &request.tool_choice);
     plan.forced = match request.tool_choice {
         ToolChoice::Required => Some(Forced::List),
         ToolChoice::Named(name) => Some(Forced::Named(name.into())),

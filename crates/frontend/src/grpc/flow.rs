@@ -1,5 +1,6 @@
 //! What a call answers: messages, then how it ended.
 
+use super::health::Watching;
 use super::infer_stream::InferStream;
 use dynamo_protocols::kserve::{Code, header_text};
 use dynamo_types::Error;
@@ -83,6 +84,7 @@ enum Content {
         trailers: HeaderMap,
     },
     Stream(Box<InferStream>),
+    Health(Box<Watching>),
 }
 
 impl Flow {
@@ -116,6 +118,7 @@ impl hyper::body::Body for Flow {
                 }
             })),
             Content::Stream(stream) => stream.poll_frame(cx),
+            Content::Health(watching) => watching.poll_frame(cx),
         };
         if let Poll::Ready(Some(frame)) = &frame
             && frame.is_trailers()
@@ -172,6 +175,11 @@ pub(super) fn failure(error: &Error, open: TaskTrackerToken, pulse: Arc<Pulse>) 
 /// Messages as they come.
 pub(super) fn stream(stream: InferStream, open: TaskTrackerToken, pulse: Arc<Pulse>) -> Response<Flow> {
     respond(Content::Stream(Box::new(stream)), open, pulse)
+}
+
+/// How the server is, as it changes.
+pub(super) fn watch(watching: Watching, open: TaskTrackerToken, pulse: Arc<Pulse>) -> Response<Flow> {
+    respond(Content::Health(Box::new(watching)), open, pulse)
 }
 
 /// For what is no gRPC.

@@ -21,7 +21,7 @@ pub(super) const READS: &[(&str, Read)] = &[
 ];
 
 /// Answered without a key: probes have none.
-pub(super) const OPEN: &[&str] = &["ServerLive", "ServerReady"];
+pub(super) const OPEN: &[&str] = &["ServerLive", "ServerReady", "Check", "Watch"];
 
 /// The framed answer to a message.
 ///

@@ -2,6 +2,7 @@
 
 use super::connection::Calls;
 use super::flow::{self, Flow, Pulse};
+use super::health::{self, Watching};
 use super::infer_stream::InferStream;
 use super::metadata::{self, OPEN, READS};
 use crate::api::kserve;
@@ -12,7 +13,7 @@ use crate::record::Record;
 use crate::routes::identify;
 use crate::shared::Phase;
 use bytes::Bytes;
-use dynamo_protocols::kserve::{SERVICE, frame, timeout};
+use dynamo_protocols::kserve::{HEALTH_SERVICE, SERVICE, frame, timeout};
 use dynamo_types::{Class, Error, Result};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -29,6 +30,7 @@ const NAMES_MAX_BYTES: usize = 64 * 1024;
 /// What answers.
 enum Handler {
     Read(metadata::Read),
+    WatchHealth,
     Infer,
     StreamInfer,
 }
@@ -38,6 +40,13 @@ fn find(path: &str) -> Result<(&str, Handler)> {
         let path: String = path.chars().take(200).collect();
         Error::client(Class::NotImplemented, format!("Method not found: {path}")).with_code("route_not_found")
     };
+    if let Some(method) = path.strip_prefix(HEALTH_SERVICE) {
+        return match method {
+            "Check" => Ok((method, Handler::Read(health::check))),
+            "Watch" => Ok((method, Handler::WatchHealth)),
+            _ => Err(unknown()),
+        };
+    }
     let method = path.strip_prefix(SERVICE).ok_or_else(unknown)?;
     let handler = match method {
         "ModelInfer" => Handler::Infer,
@@ -100,6 +109,17 @@ pub(super) async fn answer(
             let (parts, body) = request.into_parts();
             flow::stream(InferStream::new(&calls, parts.headers, body, deadline), open, pulse)
         }
+        Ok((Handler::WatchHealth, deadline)) => {
+            let (parts, body) = request.into_parts();
+            let asked = Box::pin(question(&calls, &parts.headers, body));
+            match within(deadline, nudged(&calls, asked)).await {
+                Ok(message) => match Watching::new(&calls, &message, deadline) {
+                    Ok(watching) => flow::watch(watching, open, pulse),
+                    Err(error) => flow::failure(&error, open, pulse),
+                },
+                Err(error) => flow::failure(&error, open, pulse),
+            }
+        }
         Ok((handler, deadline)) => {
             let (parts, body) = request.into_parts();
             let record = match handler {
@@ -108,16 +128,10 @@ pub(super) async fn answer(
                     let (name, overload) = (kserve::INFER.name, shared.config.overload_status);
                     Some(Record::new(&shared.metrics, identity, name, overload, shared.requests.token()))
                 }
-                Handler::Read(_) | Handler::StreamInfer => None,
+                Handler::Read(_) | Handler::WatchHealth | Handler::StreamInfer => None,
             };
             let work = Box::pin(unary(Arc::clone(&calls), handler, parts.headers, body, record));
-            let answered = match deadline {
-                None => nudged(&calls, work).await,
-                Some(deadline) => {
-                    timeout_at(deadline, nudged(&calls, work)).await.unwrap_or_else(|_| Err(late()))
-                }
-            };
-            let mut response = match answered {
+            let mut response = match within(deadline, nudged(&calls, work)).await {
                 Ok(message) => flow::whole(message, open, pulse),
                 Err(error) => flow::failure(&error, open, pulse),
             };
@@ -129,6 +143,20 @@ pub(super) async fn answer(
         response.headers_mut().insert(REQUEST_ID, echo);
     }
     response
+}
+
+/// The only message of a call that asks for little.
+async fn question(calls: &Calls, headers: &HeaderMap, body: Incoming) -> Result<Bytes> {
+    // A call that is not read to its end is reset, which its connection outlives.
+    let received = calls.shared.bodies.read_any(headers, Upload::new(body, Arc::default())).await?;
+    frame::only(&received.bytes, NAMES_MAX_BYTES)
+}
+
+async fn within<T>(deadline: Option<Instant>, work: impl Future<Output = Result<T>>) -> Result<T> {
+    match deadline {
+        None => work.await,
+        Some(deadline) => timeout_at(deadline, work).await.unwrap_or_else(|_| Err(late())),
+    }
 }
 
 /// The client's own limit has passed.
@@ -156,18 +184,14 @@ async fn unary(
     record: Option<Record>,
 ) -> Result<Bytes> {
     let shared = &calls.shared;
-    // A call that is not read to its end is reset, which its connection outlives.
-    let body = Upload::new(body, Arc::default());
     match (handler, record) {
-        (Handler::Read(read), _) => {
-            let received = shared.bodies.read_any(&headers, body).await?;
-            metadata::read(shared, read, &frame::only(&received.bytes, NAMES_MAX_BYTES)?)
-        }
+        (Handler::Read(read), _) => metadata::read(shared, read, &question(&calls, &headers, body).await?),
         (_, Some(record)) => {
             let receive = async {
                 if shared.phase() != Phase::Serving {
                     return Err(generate::draining());
                 }
+                let body = Upload::new(body, Arc::default());
                 let Received { bytes, share } = shared.bodies.read_any(&headers, body).await?;
                 Ok(Received { bytes: frame::only(&bytes, shared.config.body_limit_bytes)?, share })
             };
@@ -176,6 +200,8 @@ async fn unary(
                 (Written::Events(_), _) => Err(Error::internal("a unary call was answered by a stream")),
             }
         }
-        (Handler::Infer | Handler::StreamInfer, None) => Err(Error::internal("a call without a record")),
+        (Handler::Infer | Handler::WatchHealth | Handler::StreamInfer, None) => {
+            Err(Error::internal("a call without a record"))
+        }
     }
 }

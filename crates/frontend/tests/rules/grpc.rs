@@ -128,11 +128,16 @@ impl Grpc {
         let (send, response) = self.request(&format!("{SERVICE}{method}"), headers, pieces).await;
         drop(send);
         let response = timeout(PATIENCE, response).await.expect("an answer comes").unwrap();
-        Call { send: None, response, frames: Frames::new(1 << 30), trailers: None }.end().await
+        Call::reading(response).end().await
     }
 }
 
 impl Call {
+    /// With nothing more to say.
+    pub(crate) fn reading(response: Response<Incoming>) -> Self {
+        Self { send: None, response, frames: Frames::new(1 << 30), trailers: None }
+    }
+
     pub(crate) fn say(&self, message: &[u8]) {
         self.send.as_ref().unwrap().send(framed(message)).unwrap();
     }
@@ -173,7 +178,7 @@ impl Call {
 
 /// The rest of a call that was begun by [`Grpc::request`].
 pub(crate) async fn ended(response: Response<Incoming>) -> Ended {
-    Call { send: None, response, frames: Frames::new(1 << 30), trailers: None }.end().await
+    Call::reading(response).end().await
 }
 
 pub(crate) fn framed(message: &[u8]) -> Bytes {

@@ -1,7 +1,7 @@
 //! A frontend on a loopback socket, over workers that do exactly what a test says.
 
 use crate::client::{self, PATIENCE, Reply};
-use dynamo_frontend::{Config, Frontend, Services};
+use dynamo_frontend::{Config, Frontend, SelectionConfig, Services};
 use dynamo_runtime::discovery::{Discovery, Memory, Options, Registration};
 use dynamo_runtime::events::Local;
 use dynamo_runtime::plane::{Handler, InProcess, ServeGuard};
@@ -109,6 +109,23 @@ impl Harness {
     }
 
     pub(crate) async fn with(config: Config, router: dynamo_router::Config) -> Self {
+        Self::start(config, None, router).await
+    }
+
+    /// The selection service over the same.
+    pub(crate) async fn router(
+        config: Config,
+        selection: SelectionConfig,
+        router: dynamo_router::Config,
+    ) -> Self {
+        Self::start(config, Some(selection), router).await
+    }
+
+    async fn start(
+        config: Config,
+        selection: Option<SelectionConfig>,
+        router: dynamo_router::Config,
+    ) -> Self {
         let plane = InProcess::default();
         let discovery = Arc::new(Memory::new(Options { relist: None, ..Options::default() }));
         let events = Arc::new(Local::new(dynamo_runtime::events::Options::default()));
@@ -120,7 +137,11 @@ impl Harness {
             registry: dynamo_runtime::metrics::Registry::new(),
             tracer: dynamo_runtime::trace::Tracer::off(),
         };
-        let frontend = Frontend::start(config, services).await.unwrap();
+        let frontend = match selection {
+            None => Frontend::start(config, services).await,
+            Some(selection) => Frontend::start_router(config, selection, services).await,
+        };
+        let frontend = frontend.unwrap();
         Self { address: frontend.local_addr(), frontend, plane, discovery, events }
     }
 

@@ -339,7 +339,9 @@ async fn a_drain_finishes_what_runs_and_refuses_what_comes() {
     let (running, idle) = read.await.unwrap();
     assert_eq!(folded(&running.messages, "1").text, "word ".repeat(2000));
     assert!(folded(&running.messages, "2").error.contains("draining"));
-    assert_eq!((running.code, idle.code), (0, 14));
+    // It is over once all is said, whether or not the server has heard by then that its client has nothing more to ask.
+    assert!(matches!(running.code, 0 | 14), "{running:?}");
+    assert_eq!(idle.code, 14);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -337,3 +337,49 @@ async fn r10_what_nvext_cannot_do_is_named_in_the_answer() {
         assert_eq!(reply.status, 501, "{}", reply.text());
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn switched_off_it_says_nothing_but_keeps_caches_apart() {
+    let config = dynamo_frontend::Config { disable_nvext: true, ..crate::harness::config() };
+    let harness = Harness::with(config, dynamo_router::Config::default()).await;
+    let worker = harness.script(&[b"ok"], STOPPED).await;
+    let said = json!({
+        "backend_instance_id": 99, "a typing error": {"deep": [1]}, "dp_rank": -4, "cache_salt": "salt",
+        "extra_fields": ["worker_id", "timing"], "agent_hints": {"priority": 7},
+    });
+    for (route, stream) in ALL_ROUTES {
+        let body = ask(route, stream, "x", json!({"nvext": said}));
+        for (headers, salt) in [
+            (
+                &[("x-dynamo-worker-instance-id", "nonsense"), ("x-dynamo-meta-policy-class", "a b")][..],
+                "salt",
+            ),
+            (&[("x-tenant-id", "tenant"), ("x-dynamo-request-priority", "5")][..], "tenant"),
+        ] {
+            let reply = post_with(&harness, route, headers, &body).await;
+            assert_eq!(reply.status, 200, "{route}: {}", reply.text());
+            assert!(!reply.text().contains("nvext"), "{route}: {}", reply.text());
+            let routing = worker.requests().pop().unwrap().routing.clone();
+            assert_eq!((routing.salt.as_deref(), routing.priority), (Some(salt), 0), "{route}");
+        }
+        let body = ask(route, stream, "x", json!({"nvext": {"cache_salt": 1}}));
+        assert_eq!(post_with(&harness, route, &[], &body).await.status, 400, "{route}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_class_is_a_name_on_every_route() {
+    let harness = Harness::new().await;
+    let _worker = harness.script(&[b"ok"], STOPPED).await;
+    for (route, stream) in ALL_ROUTES {
+        let body = ask(route, stream, "x", json!({}));
+        for (class, status) in [("gold", 200), ("", 200), ("two words", 400), ("a,b", 400)] {
+            for name in ["x-dynamo-meta-policy-class", "x-meta-policy-class"] {
+                let reply = post_with(&harness, route, &[(name, class)], &body).await;
+                assert_eq!(reply.status, status, "{route} {class:?}: {}", reply.text());
+                let is_named = status == 200 || reply.text().contains(name);
+                assert!(is_named, "{}", reply.text());
+            }
+        }
+    }
+}

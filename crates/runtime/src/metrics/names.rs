@@ -55,6 +55,13 @@ pub mod frontend {
 /// Families of the router. The doubled `component_router` is how users know them.
 pub mod router {
     pub const REQUESTS_TOTAL: &str = "dynamo_component_router_requests_total";
+    pub const INPUT_SEQUENCE_TOKENS: &str = "dynamo_component_router_input_sequence_tokens";
+    pub const KV_SELECTED_CACHED_PREFIX_TOKENS_TOTAL: &str =
+        "dynamo_component_router_kv_selected_cached_prefix_tokens_total";
+    pub const KV_BEST_ELIGIBLE_CACHED_PREFIX_TOKENS_TOTAL: &str =
+        "dynamo_component_router_kv_best_eligible_cached_prefix_tokens_total";
+    pub const NON_MAX_OVERLAP_SELECTIONS_TOTAL: &str =
+        "dynamo_component_router_non_max_overlap_selections_total";
     pub const KV_HIT_RATE: &str = "dynamo_component_router_kv_hit_rate";
     pub const WORKER_REGISTERED: &str = "dynamo_component_router_worker_registered";
     pub const KV_CACHE_EVENTS_APPLIED: &str = "dynamo_component_kv_cache_events_applied";

@@ -1,0 +1,44 @@
+//! The service's part of the OpenAPI document.
+
+use super::ROUTES;
+use serde_json::{Value, json};
+
+/// The document of the selection service. `common`: the one of a frontend, of which it shares some routes.
+pub(crate) fn document(mut common: Value) -> Value {
+    if let Some(paths) = common["paths"].as_object_mut() {
+        paths.retain(|path, _| ROUTES.iter().any(|route| route.template == path));
+    }
+    for route in ROUTES {
+        let method = route.method.as_str().to_ascii_lowercase();
+        let path = &mut common["paths"][route.template];
+        if path.get(&method).is_none() {
+            path[&method] = operation(route.template, &method);
+        }
+        if route.template.contains("{id}") {
+            path["parameters"] = json!([{ "name": "id", "in": "path", "required": true,
+                "schema": { "type": "string" }, "description": "The reservation's selection_id." }]);
+        }
+    }
+    common
+}
+
+fn operation(template: &str, method: &str) -> Value {
+    let answer = |description: &str| json!({ "description": description, "content": { "application/json": { "schema": { "type": ["object", "array"] } } } });
+    let summary = match (template, method) {
+        ("/select", _) => "Where a prompt would go",
+        ("/select_and_reserve", _) => "Where a prompt goes, with its load booked there",
+        ("/reservations", _) => "Book a selection, or a worker that was chosen otherwise",
+        (_, "delete") => "Give a reservation back",
+        ("/overlap_scores" | "/query" | "/query_by_hash", _) => "What the workers have of a prompt",
+        ("/potential_loads", _) => "What the workers would carry with a prompt",
+        ("/add", _) => "Book a worker that was chosen",
+        ("/free", _) => "Give a reservation back, if there is one",
+        ("/loads", _) => "What is booked",
+        ("/workers", _) => "Workers, and why some get nothing",
+        ("/ready", _) => "Can anything be selected?",
+        (path, _) if path.ends_with("/output_block") => "The answer fills one more block",
+        _ => "The first token is there",
+    };
+    json!({ "summary": summary, "responses": {
+        "200": answer("As asked."), "default": answer("`{\"error\": text}`: what is wrong.") } })
+}
