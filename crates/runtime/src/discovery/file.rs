@@ -2,10 +2,12 @@
 //!
 //! An entry is a file, named by its key, and lives as long as its owner touches it. Readers look every
 //! [`Options::poll_every`]; whatever changed is read again. A directory that cannot be read, or lost its marker, leaves the
-//! view as it was for one lease. Owners write again what is missing, so a store that was lost or emptied is whole again within
-//! a third of that, and nobody notices (R24). Leases are measured by each reader's own steady clock, from the moment it saw a
+//! view as it was for one lease; one with another marker than before is another store, and takes nothing away for as long.
+//! Owners write again what is missing, so a store that was lost or emptied is whole again within a third of that, and nobody
+//! notices (R24). Leases are measured by each reader's own steady clock, from the moment it saw a
 //! file change; the clock on the wall counts for files it sees for the first time only.
 
+use self::seen::{Known, Seen, live, remember};
 use super::layout::{self, Blob, Entries};
 use super::{Discovery, Error, Lease, Registration, View, Watch, check};
 use crate::BoxFuture;
@@ -28,7 +30,7 @@ const MAX_ENTRY_BYTES: u64 = 4 << 20;
 /// The same for a large text of a card: above every tokenizer there is.
 const MAX_BLOB_BYTES: u64 = 256 << 20;
 
-/// An entry that is there as long as nobody emptied the store.
+/// An entry that is there as long as nobody emptied the store. Whoever makes it writes something new into it.
 const MARKER: &str = "v1/store";
 
 /// What temporary files end in.
@@ -96,32 +98,6 @@ struct Owned {
     is_unwritten: bool,
 }
 
-/// What was found in the directory.
-#[derive(Default)]
-struct Seen {
-    /// Files as they were last read, by name.
-    known: FxHashMap<String, Known>,
-    /// By hash; only those that entries refer to.
-    blobs: FxHashMap<String, Arc<str>>,
-    /// Faults told already, so that each is told once.
-    told: Vec<String>,
-    /// The view does not show all of this yet.
-    changed: bool,
-    /// When the store was first found to be lost.
-    lost: Option<Instant>,
-}
-
-struct Known {
-    /// Modification time and inode: replacing a file changes the inode, touching it the time.
-    stamp: (SystemTime, u64),
-    content: Arc<str>,
-    /// When it was last found changed, or how long ago its time says that was if it is new to us.
-    renewed: Instant,
-    /// Since when we have seen it like this.
-    observed: Instant,
-    is_live: bool,
-}
-
 impl File {
     /// Uses the directory, which is made if it is not there, for this user only.
     ///
@@ -138,7 +114,7 @@ impl File {
             next: AtomicU64::new(0),
         });
         let fault = |error: io::Error| Error::Store(format!("{}: {error}", root.display()));
-        store.make_root().and_then(|()| store.write(MARKER, "")).map_err(fault)?;
+        store.make_root().and_then(|()| store.mark()).map_err(fault)?;
         store.scan().map_err(fault)?;
         let polling = tokio::spawn(poll(Arc::clone(&store))).abort_handle();
         Ok(Self { store, polling })
@@ -250,6 +226,25 @@ impl Store {
         written
     }
 
+    /// Makes the marker, if there is none.
+    fn mark(&self) -> io::Result<()> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let unique = format!("{} {}", std::process::id(), now.as_nanos());
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.path(MARKER)) {
+            Ok(mut file) => file.write_all(unique.as_bytes()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn marker(&self) -> io::Result<Arc<str>> {
+        let lost = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => io::Error::new(error.kind(), "the store is gone, or was emptied"),
+            _ => error,
+        };
+        read_limited(&self.path(MARKER), MAX_ENTRY_BYTES).map_err(lost)
+    }
+
     fn write_entries(&self, entries: &Entries) -> io::Result<()> {
         self.make_root()?;
         if let Some(Blob { hash, content }) = &entries.blob {
@@ -323,9 +318,10 @@ impl Store {
         let lost = seen.lost.get_or_insert_with(Instant::now).elapsed();
         if lost > self.options.lease {
             seen.lost = None;
+            seen.marker = None;
             drop(seen);
             // Who lives has written itself down again by now.
-            let _ = self.make_root().and_then(|()| self.write(MARKER, ""));
+            let _ = self.make_root().and_then(|()| self.mark());
         }
     }
 
@@ -376,14 +372,17 @@ impl Store {
     /// Brings the view to what the directory holds.
     fn scan(&self) -> io::Result<()> {
         let seen = &mut *lock(&self.seen);
-        if !self.path(MARKER).exists() {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "the store is gone, or was emptied"));
-        }
+        let marker = self.marker()?;
         // Their files are gone if this reading does not find them.
         let before = lock(&self.own).withdrawn.clone();
-        let changed = self.read_all(&mut seen.known)?;
+        seen.changed |= self.read_all(&mut seen.known)?;
+        // What was read is one store only if it was there all the while.
+        if self.marker()? != marker {
+            return Err(io::Error::other("the store was replaced while it was read"));
+        }
         seen.lost = None;
-        if !(changed || seen.changed) {
+        let is_settled = seen.settle(marker, self.options.lease);
+        if !seen.changed {
             return Ok(());
         }
         seen.changed = false;
@@ -402,6 +401,14 @@ impl Store {
                 let id = &record.instance.id;
                 !own.records.contains_key(id) && !own.withdrawn.contains(id)
             });
+            if !is_settled {
+                // Who lives writes itself down again.
+                let missing = self.view.list().into_iter().filter(|record| {
+                    let id = &record.instance.id;
+                    !found.contains(id) && !own.records.contains_key(id) && !own.withdrawn.contains(id)
+                });
+                records.extend(missing);
+            }
             records.truncate(self.options.view.max_records.saturating_sub(own.records.len()));
             records.extend(own.records.values().map(|owned| owned.record.clone()));
             self.view.reconcile(records);
@@ -509,26 +516,6 @@ impl Store {
     }
 }
 
-/// Entries of one kind whose owners live.
-fn live<'a>(known: &'a FxHashMap<String, Known>, prefix: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
-    let prefix = layout::file_name(prefix);
-    let entries = known.iter().filter(move |(name, known)| known.is_live && name.starts_with(&prefix));
-    entries.map(|(name, known)| (name.as_str(), &*known.content))
-}
-
-/// Logs a fault that was not logged lately.
-fn remember(told: &mut Vec<String>, fault: String) {
-    const REMEMBERED: usize = 64;
-    if told.contains(&fault) {
-        return;
-    }
-    tracing::warn!(%fault, "discovery");
-    if told.len() >= REMEMBERED {
-        told.remove(0);
-    }
-    told.push(fault);
-}
-
 fn read_limited(path: &Path, limit: u64) -> io::Result<Arc<str>> {
     let length = fs::metadata(path)?.len();
     if length > limit {
@@ -555,5 +542,6 @@ impl Drop for Entry {
     }
 }
 
+mod seen;
 #[cfg(test)]
 mod tests;

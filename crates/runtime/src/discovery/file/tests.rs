@@ -60,12 +60,15 @@ async fn r24_what_is_not_renewed_ends_and_what_lives_stays() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r24_a_store_that_was_emptied_is_written_again() {
     let directory = Directory::new("emptied");
-    let (here, there) = (directory.open().await, directory.open().await);
+    // Long enough for an owner on a busy machine to come round.
+    let options = Options { lease: Duration::from_secs(4), ..quick() };
+    let open = || File::open(&directory.0, options.clone()).unwrap();
+    let (here, there) = (open(), open());
     let held = here.register(remote(1, "m", 16)).await.unwrap();
     let mut watch = there.watch().await;
     let mut told = BTreeMap::new();
     until(&mut watch, &mut told, &[remote(1, "m", 16)]).await;
-    for emptied in [false, true] {
+    for emptied in [false, true, true] {
         // In one step: entry by entry it would be a store that is there and lacks some.
         let lost = Directory::new("emptied-lost");
         fs::rename(&directory.0, &lost.0).unwrap();
@@ -73,7 +76,9 @@ async fn r24_a_store_that_was_emptied_is_written_again() {
             fs::create_dir(&directory.0).unwrap();
         }
         let start = Instant::now();
-        while start.elapsed() < 3 * quick().lease {
+        // Somebody who starts meanwhile makes a store of it at once.
+        let _third = emptied.then(open);
+        while start.elapsed() < options.lease + options.lease / 2 {
             let seen = tokio::time::timeout(quick().poll_every, watch.next()).await;
             assert!(seen.is_err(), "nobody notices: {seen:?}");
         }
