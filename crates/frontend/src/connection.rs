@@ -3,6 +3,7 @@
 //! What speaks a protocol is one function over any transport: another protocol is another such function, chosen where the
 //! transport is known.
 
+use crate::aside::Aside;
 use crate::body::Upload;
 use crate::config::Config;
 use crate::grpc;
@@ -186,7 +187,8 @@ where
         async move { Ok::<_, Infallible>(routes::answer(shared, request).await) }
     });
     let mut connection = pin!(http1.serve_connection(TokioIo::new(transport), service));
-    let mut hung_up = pin!(watch.hung_up());
+    // The connection is polled for every token; these two are only looked at when they have something to say.
+    let mut hung_up = pin!(Aside::new(watch.hung_up()));
     let mut obeyed = Order::Serve;
     let done = loop {
         let order = tokio::select! {
@@ -196,7 +198,7 @@ where
                 Some(done) => break done,
                 None => return End::Over,
             },
-            order = next_order(orders, obeyed) => order,
+            order = Aside::new(next_order(orders, obeyed)) => order,
         };
         match order {
             Order::Serve => {}

@@ -5,6 +5,7 @@
 //! request plane, the event plane, discovery and the router.
 
 mod api;
+mod aside;
 mod best;
 mod body;
 mod catalog;

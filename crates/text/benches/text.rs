@@ -85,7 +85,19 @@ fn stop_matcher(criterion: &mut Criterion, text: &str) {
 
 fn on_the_way_in(criterion: &mut Criterion, json: &Arc<str>, tokenizer: &Tokenizer, text: &str) {
     let mut group = criterion.benchmark_group("in");
+    let mut number = 0u64;
     group.bench_function("encode 4096 tokens", |bencher| {
+        let another = || {
+            number += 1;
+            format!("{number:08}{text}")
+        };
+        bencher.iter_batched_ref(
+            another,
+            |text| black_box(tokenizer.encode(text, false)),
+            BatchSize::SmallInput,
+        );
+    });
+    group.bench_function("encode 4096 tokens that came before", |bencher| {
         bencher.iter(|| black_box(tokenizer.encode(black_box(text), false)));
     });
     let theirs: tokenizers::Tokenizer = json.parse().expect("a tokenizer");

@@ -4,6 +4,7 @@
 use super::bytes::ByteTable;
 use super::description::{AddedToken, Description};
 use super::merges::{Merges, Scratch};
+use super::repeats::Repeats;
 use super::words::{Words, is_surely_composed};
 use rustc_hash::FxHashMap;
 use serde_json::Value;
@@ -26,6 +27,8 @@ pub(super) struct Encoder {
     before: Vec<u32>,
     behind: Vec<u32>,
     added_ids: FxHashMap<String, u32>,
+    /// Of texts between tokens of the first pass: what is beside them has no influence on them.
+    repeats: Repeats,
 }
 
 impl Encoder {
@@ -58,6 +61,7 @@ impl Encoder {
             before,
             behind,
             added_ids: added.iter().map(|token| (token.content.clone(), token.id)).collect(),
+            repeats: Repeats::default(),
         })
     }
 
@@ -74,17 +78,24 @@ impl Encoder {
         }
         self.passes[0].split(text, &mut |piece| match piece {
             Piece::Token(id) => out.push(id),
-            Piece::Text(text) => self.passes[1].split(text, &mut |piece| match piece {
-                Piece::Token(id) => out.push(id),
-                Piece::Text(text) => self.words.split(text, &mut |word| {
-                    self.merges.encode(word.as_bytes(), table, &mut scratch, &mut out);
-                }),
+            Piece::Text(text) => self.repeats.encode(text, &mut out, |text, out| {
+                self.encode_text(text, table, &mut scratch, out);
             }),
         });
         if add_special {
             out.extend_from_slice(&self.behind);
         }
         Some(out)
+    }
+
+    /// A text without tokens of the first pass.
+    fn encode_text(&self, text: &str, table: &ByteTable, scratch: &mut Scratch, out: &mut Vec<u32>) {
+        self.passes[1].split(text, &mut |piece| match piece {
+            Piece::Token(id) => out.push(id),
+            Piece::Text(text) => self.words.split(text, &mut |word| {
+                self.merges.encode(word.as_bytes(), table, scratch, out);
+            }),
+        });
     }
 
     /// A number of tokens that `text` has at the least.

@@ -4,6 +4,7 @@ mod bytes;
 mod description;
 mod encoder;
 mod merges;
+mod repeats;
 mod words;
 
 use bytes::{ByteTable, byte_level_bytes};

@@ -199,3 +199,25 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    // Each is tens of texts, long enough to be remembered, and theirs takes its time.
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// Long messages come again with every turn, and their tokens are remembered then.
+    #[test]
+    fn a_conversation_that_grows_is_the_same(messages in prop::collection::vec((any_text(), 1usize..40), 1..5)) {
+        let mut text = String::new();
+        for (message, times) in messages {
+            text.push_str("<|begin|>");
+            text.push_str(&message.repeat(times));
+            text.push_str("<|end|>\n");
+            for pair in PAIRS.iter() {
+                let expected = pair.theirs.encode_fast(text.as_str(), true).unwrap();
+                for _ in 0..3 {
+                    assert_eq!(pair.ours.encode(&text, true).unwrap(), expected.get_ids(), "{}", pair.name);
+                }
+            }
+        }
+    }
+}
