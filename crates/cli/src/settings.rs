@@ -325,6 +325,18 @@ fn frontend_keys() -> impl Iterator<Item = Key> {
         Key::new("frontend.migration_max_seq_len", "Longest prompt and answer, in tokens, that move")
             .flag("--migration-max-seq-len")
             .env("DYN_MIGRATION_MAX_SEQ_LEN"),
+        Key::new(
+            "frontend.migration_wait_ms",
+            "Time an answer whose worker died waits for another one to join",
+        ),
+        Key::new(
+            "frontend.token_gap_timeout_ms",
+            "Time without a token after which an answer moves, if it can; 0 never",
+        ),
+        Key::new(
+            "frontend.first_answer_timeout_ms",
+            "Time without a word of a request after which it is asked elsewhere; 0 never",
+        ),
         Key::new("frontend.drain_deadline_ms", "Time running requests get to finish once a drain began")
             .scaled_env("DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS", 1000),
     ]

@@ -63,11 +63,19 @@ pub struct Config {
     /// token of any request, no load report - for this long, before or between tokens. Queueing behind other work does not
     /// count. 0: wait for ever.
     pub silence_timeout_ms: u64,
+    /// An answer that has begun and got no token for this long moves to another worker if one could take it, although its
+    /// worker serves others. If none could, it waits: an engine that ran out of memory lets some answers rest. 0: never.
+    pub token_gap_timeout_ms: u64,
+    /// A worker that serves others and says nothing of a request for this long is left for another one. Queueing is no
+    /// fault, so this is far above every queue. 0: never.
+    pub first_answer_timeout_ms: u64,
     /// How often an answer may move to another worker, before or after its first token, until the fault is the client's.
     /// 0: never.
     pub migration_limit: u32,
     /// Prompt and answer above this many tokens do not move: a long prefill is done again. None: all do.
     pub migration_max_seq_len: Option<u32>,
+    /// An answer whose worker died while no other could take it waits this long for one to join. 0: it ends at once.
+    pub migration_wait_ms: u64,
     /// Running requests get this long to finish once a drain has begun; the rest end with an error frame.
     pub drain_deadline_ms: u64,
 }
@@ -99,8 +107,11 @@ impl Default for Config {
             overload_status: 529,
             keep_alive_ms: 15_000,
             silence_timeout_ms: 30_000,
+            token_gap_timeout_ms: 10_000,
+            first_answer_timeout_ms: 600_000,
             migration_limit: 3,
             migration_max_seq_len: None,
+            migration_wait_ms: 5_000,
             drain_deadline_ms: 30_000,
         }
     }

@@ -3,18 +3,18 @@
 //! The only place where an answer changes workers, before its first token (R30) or in the middle. Whoever reads it sees
 //! every token once, wherever it came from. Dropping it cancels what runs and gives the booking back.
 
-use crate::dispatch::{Attempt, Failed, Job, Started, silent};
+use crate::dispatch::{Attempt, Failed, Job, Started, silent, stalled};
 use crate::facts::Placed;
 use crate::migration::{Verdict, continuation, ended};
 use crate::model::Worker;
+use crate::patience::{Patience, Quiet};
 use dynamo_router::Booking;
 use dynamo_runtime::BoxFuture;
 use dynamo_runtime::plane::DeltaStream;
 use dynamo_types::hash::{Scope, local_hashes};
-use dynamo_types::{Delta, Error, InstanceId, Result, Task};
+use dynamo_types::{Class, Delta, Error, InstanceId, Result, Task};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::time::Instant;
 use tracing::Instrument;
 
@@ -133,14 +133,30 @@ impl Course {
         self.state = State::Over;
     }
 
-    /// Leaves a worker that shows no sign of life for `timeout`. Some: what that means, if another poll would not tell.
-    /// Attempts look after themselves.
-    pub(crate) fn leave_silent(&mut self, now: Instant, timeout: Duration) -> Option<Result<Option<Delta>>> {
+    /// Leaves a worker that has been quiet for too long. Some: what that means, if another poll would not tell. Attempts
+    /// look after themselves.
+    pub(crate) fn leave_quiet(&mut self, now: Instant, patience: &Patience) -> Option<Result<Option<Delta>>> {
         let State::Serving(serving) = &self.state else { return None };
-        if now - serving.heard < timeout || serving.worker.quiet_for(now) < timeout {
-            return None;
-        }
-        Some(self.leave(serving.worker.instance.id, silent(timeout)))
+        let (begun, worker) = (!self.generated.is_empty(), serving.worker.instance.id);
+        let error = match patience.judge(begun, now - serving.heard, serving.worker.quiet_for(now)) {
+            Quiet::Usual => return None,
+            Quiet::Resting(time) => Some(stalled(time)).filter(|error| self.could_move(worker, error))?,
+            Quiet::Stalled(time) => stalled(time),
+            Quiet::Silent(time) => silent(time),
+        };
+        Some(self.leave(worker, error))
+    }
+
+    /// Would it go on elsewhere if `worker` failed it like this?
+    fn could_move(&self, worker: InstanceId, error: &Error) -> bool {
+        let (job, failed) = (&self.job, self.failed.len() + 1);
+        let failed = u32::try_from(failed).unwrap_or(u32::MAX);
+        let verdict = job.shared.migration_rules().judge(&job.request, self.generated.len(), failed, error);
+        verdict == Verdict::Move
+            && job.model.workers().iter().any(|other| {
+                let id = other.instance.id;
+                id != worker && !self.failed.contains(&id) && other.takes(job.request.task)
+            })
     }
 
     fn begin(&mut self, started: Started) -> Delta {
@@ -218,9 +234,17 @@ impl Course {
             request,
             generated: u32::try_from(self.generated.len()).unwrap_or(u32::MAX),
             failed: self.failed.clone(),
+            until: self.waits_until(),
             job: Arc::clone(&self.job),
         };
         self.state = State::Dispatching(Box::pin(attempt.run().instrument(self.log.clone())));
+    }
+
+    /// How long somebody who could go on is waited for. None: nobody has failed it, or not by dying.
+    fn waits_until(&self) -> Option<Instant> {
+        let died = |fault: &Error| matches!(fault.class(), Class::Unavailable | Class::Timeout);
+        let since = self.moving_since.filter(|_| self.fault.as_ref().is_some_and(died))?;
+        Some(since + self.job.shared.migration_wait())
     }
 
     /// Those of the prompt, and of the blocks that the answer filled since.

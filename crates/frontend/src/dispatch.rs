@@ -4,14 +4,18 @@
 use crate::facts::Placed;
 use crate::metrics::RequestMetrics;
 use crate::model::{Model, Worker};
+use crate::patience::{Patience, Quiet};
 use crate::shared::Shared;
 use dynamo_router::{Booking, Query};
 use dynamo_runtime::plane::DeltaStream;
 use dynamo_runtime::trace::Kind;
-use dynamo_types::{Delta, Error, InstanceId, Request, Result, Task};
+use dynamo_types::{Class, Delta, Error, InstanceId, Request, Result, Task};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// How often who could take an answer is looked for while nobody can: a suspended worker comes back without a word.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// What is to be generated, and all that is needed to place it.
 pub(crate) struct Job {
@@ -51,12 +55,14 @@ pub(crate) struct Attempt {
     pub(crate) generated: u32,
     /// Workers that are not to be tried again.
     pub(crate) failed: Vec<InstanceId>,
+    /// Somebody who could take it is waited for until then. None: not at all.
+    pub(crate) until: Option<Instant>,
 }
 
 impl Attempt {
     /// Selects, sends, and waits for the first sign of an answer.
     pub(crate) async fn run(self) -> Result<Started, Failed> {
-        let selection = self.select().map_err(|error| Failed { worker: None, error })?;
+        let selection = self.place().await.map_err(|error| Failed { worker: None, error })?;
         let Self { job, mut request, hashes, .. } = self;
         let target = selection.target;
         let hit_rate = hashes.as_ref().map(|hashes| hit_rate(&selection, hashes));
@@ -73,6 +79,21 @@ impl Attempt {
         let (stream, first) = answer.map_err(|error| Failed { worker: Some(target.worker), error })?;
         worker.seen(Instant::now());
         Ok(Started { stream, first, booking, worker, placed })
+    }
+
+    /// Selects, if need be as soon as somebody joins or is no longer suspended.
+    async fn place(&self) -> Result<dynamo_router::Selection> {
+        loop {
+            let joined = self.job.model.joined();
+            let error = match self.select() {
+                Err(error) if error.class() == Class::Unavailable => error,
+                selected => return selected,
+            };
+            let now = Instant::now();
+            let Some(until) = self.until.filter(|until| *until > now) else { return Err(error) };
+            // In time or not, it is looked again.
+            let _ = tokio::time::timeout_at(until.min(now + LOOK_AGAIN), joined).await;
+        }
     }
 
     fn select(&self) -> Result<dynamo_router::Selection> {
@@ -126,29 +147,34 @@ async fn first_answer(job: &Job, worker: &Worker, request: Arc<Request>) -> Resu
             None => Err(Error::disconnected("the worker ended the answer before it began")),
         }
     };
-    match job.shared.silence_timeout() {
-        Some(timeout) => unless_silent(answer, worker, timeout).await?,
-        None => answer.await,
-    }
+    unless_quiet(answer, worker, &job.shared.patience()).await?
 }
 
 /// Waits for `answer` as long as the worker is heard of, for whatever reason: work queued behind other work is not a
 /// fault, a worker that says nothing to anybody is.
-async fn unless_silent<T>(answer: impl Future<Output = T>, worker: &Worker, timeout: Duration) -> Result<T> {
+async fn unless_quiet<T>(answer: impl Future<Output = T>, worker: &Worker, patience: &Patience) -> Result<T> {
     let start = Instant::now();
-    let mut deadline = start + timeout;
     let mut answer = std::pin::pin!(answer);
+    let mut now = start;
     loop {
-        if let Ok(answered) = tokio::time::timeout_at(deadline, answer.as_mut()).await {
+        let Some(wait) = patience.look_again_at_first(now - start, worker.quiet_for(now)) else {
+            return Ok(answer.await);
+        };
+        if let Ok(answered) = tokio::time::timeout_at(now + wait, answer.as_mut()).await {
             return Ok(answered);
         }
-        let now = Instant::now();
-        let quiet = worker.quiet_for(now).min(now - start);
-        if quiet >= timeout {
-            return Err(silent(timeout));
+        now = Instant::now();
+        match patience.judge(false, now - start, worker.quiet_for(now)) {
+            Quiet::Usual | Quiet::Resting(_) => {}
+            Quiet::Stalled(time) => return Err(stalled(time)),
+            Quiet::Silent(time) => return Err(silent(time)),
         }
-        deadline = now + (timeout - quiet);
     }
+}
+
+/// The fault of a worker that has forgotten an answer.
+pub(crate) fn stalled(timeout: Duration) -> Error {
+    Error::timeout(format!("the worker said nothing of this request for {} ms", timeout.as_millis()))
 }
 
 /// The fault of a worker that shows no sign of life.

@@ -6,6 +6,7 @@
 use crate::course::Course;
 use crate::dispatch::Job;
 use crate::facts::Facts;
+use crate::patience::Patience;
 use crate::record::{Record, Usage};
 use crate::shared::{Phase, Shared};
 use dynamo_text::{Decoder, TextDelta};
@@ -205,8 +206,9 @@ impl Generation {
     /// Keep-alive and silence share one timer, which is armed again only when it fires: nothing per token.
     /// None: look at the choices again.
     fn poll_timer(&mut self, cx: &mut Context<'_>, sink: Sink<'_>) -> Poll<Option<Step>> {
-        let (keep_alive, silence) = (self.shared.keep_alive(), self.shared.silence_timeout());
-        let Some(interval) = keep_alive.into_iter().chain(silence).min() else { return Poll::Pending };
+        let (keep_alive, patience) = (self.shared.keep_alive(), self.shared.patience());
+        let limits = keep_alive.into_iter().chain(patience.shortest());
+        let Some(interval) = limits.min() else { return Poll::Pending };
         loop {
             let armed = self.timer.take();
             let mut timer = armed.unwrap_or_else(|| Box::pin(sleep_until(self.last_event + interval)));
@@ -215,11 +217,9 @@ impl Generation {
                 return Poll::Pending;
             }
             let now = Instant::now();
-            timer.as_mut().reset(now + self.until_due(now, keep_alive, silence).max(TICK_MIN));
+            timer.as_mut().reset(now + self.until_due(now, keep_alive, &patience).max(TICK_MIN));
             self.timer = Some(timer);
-            if let Some(timeout) = silence
-                && let Some(step) = self.leave_silent(now, timeout, &mut *sink)
-            {
+            if let Some(step) = self.leave_quiet(now, &patience, &mut *sink) {
                 return Poll::Ready(step);
             }
             if keep_alive.is_some_and(|interval| now - self.last_event >= interval) {
@@ -230,27 +230,22 @@ impl Generation {
     }
 
     /// Time until there may be something to do.
-    fn until_due(&self, now: Instant, keep_alive: Option<Duration>, silence: Option<Duration>) -> Duration {
+    fn until_due(&self, now: Instant, keep_alive: Option<Duration>, patience: &Patience) -> Duration {
         let since = now - self.last_event;
         let keep_alive = keep_alive.map(|interval| match interval.saturating_sub(since) {
             // It is due now, so this is about the one after.
             Duration::ZERO => interval,
             left => left,
         });
-        let silence = silence.map(|timeout| match timeout.saturating_sub(since) {
-            // The worker is heard of, though not by this request: look again soon.
-            Duration::ZERO => timeout / 4,
-            left => left,
-        });
-        keep_alive.into_iter().chain(silence).min().unwrap_or_default()
+        keep_alive.into_iter().chain(patience.look_again(since)).min().unwrap_or_default()
     }
 
-    /// Leaves the workers that choices wait for and that are not heard of. The outer None: there are none.
-    fn leave_silent(&mut self, now: Instant, timeout: Duration, sink: Sink<'_>) -> Option<Option<Step>> {
+    /// Leaves the workers that have kept choices waiting for too long. The outer None: there are none.
+    fn leave_quiet(&mut self, now: Instant, patience: &Patience, sink: Sink<'_>) -> Option<Option<Step>> {
         let mut step = None;
         for index in 0..self.choices.len() {
             let choice = self.choices.get_mut(index)?;
-            match choice.course.leave_silent(now, timeout) {
+            match choice.course.leave_quiet(now, patience) {
                 None => {}
                 Some(Ok(None)) => step = step.or(Some(None)),
                 Some(Ok(Some(delta))) => {

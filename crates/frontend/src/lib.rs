@@ -29,6 +29,7 @@ mod metrics;
 mod migration;
 mod model;
 mod page;
+mod patience;
 mod plan;
 mod prepare;
 mod record;

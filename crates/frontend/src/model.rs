@@ -9,6 +9,8 @@ use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
 /// Shortest wait suggested to a client that found a model without workers.
@@ -65,6 +67,11 @@ impl Worker {
         self.seen_ms.store((now - self.born).as_millis() as u64, Ordering::Relaxed);
     }
 
+    /// May it be given something new to do?
+    pub(crate) fn takes(&self, task: Task) -> bool {
+        !self.instance.draining && self.card.offers(task)
+    }
+
     /// How long ago that was.
     pub(crate) fn quiet_for(&self, now: Instant) -> Duration {
         (now - self.born).saturating_sub(Duration::from_millis(self.seen_ms.load(Ordering::Relaxed)))
@@ -103,6 +110,7 @@ pub(crate) struct Model {
     pub(crate) by_prefix: bool,
     text: OnceLock<Result<Arc<Text>>>,
     workers: RwLock<FxHashMap<InstanceId, Arc<Worker>>>,
+    joined: Notify,
 }
 
 impl Model {
@@ -114,6 +122,7 @@ impl Model {
             by_prefix,
             text: OnceLock::new(),
             workers: RwLock::default(),
+            joined: Notify::new(),
         }
     }
 
@@ -142,6 +151,16 @@ impl Model {
             let worker = Worker::new(record.instance.clone(), Arc::clone(&record.card));
             workers.insert(record.instance.id, Arc::new(worker));
         }
+    }
+
+    /// The router may choose a worker that it could not choose before.
+    pub(crate) fn announce(&self) {
+        self.joined.notify_waiters();
+    }
+
+    /// Completes with the next [`Model::announce`] after this call.
+    pub(crate) fn joined(&self) -> Notified<'_> {
+        self.joined.notified()
     }
 
     /// Who does this: the worker that is pinned, or any.

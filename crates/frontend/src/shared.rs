@@ -8,6 +8,7 @@ use crate::identity::Identities;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::migration::Rules;
+use crate::patience::Patience;
 use crate::selection::Desk;
 use crate::tls::Tls;
 use dynamo_router::BookedLoad;
@@ -143,9 +144,19 @@ impl Shared {
         Rules { limit: self.config.migration_limit, max_seq_len: self.config.migration_max_seq_len }
     }
 
-    /// None: wait for ever.
-    pub(crate) fn silence_timeout(&self) -> Option<Duration> {
-        Some(Duration::from_millis(self.config.silence_timeout_ms)).filter(|timeout| !timeout.is_zero())
+    /// How long an answer's worker may be quiet.
+    pub(crate) fn patience(&self) -> Patience {
+        let time = |ms: u64| Some(Duration::from_millis(ms)).filter(|time| !time.is_zero());
+        Patience {
+            silence: time(self.config.silence_timeout_ms),
+            gap: time(self.config.token_gap_timeout_ms),
+            first: time(self.config.first_answer_timeout_ms),
+        }
+    }
+
+    /// How long an answer that nobody could take up waits for somebody.
+    pub(crate) fn migration_wait(&self) -> Duration {
+        Duration::from_millis(self.config.migration_wait_ms)
     }
 
     /// None: never.

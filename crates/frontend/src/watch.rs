@@ -152,6 +152,7 @@ impl View {
             return self.refuse(record, &error);
         }
         model.router.set_draining(id, draining);
+        model.announce();
         self.context.catalog.forgive(id);
         self.idle.retain(|name| name != model.name());
         if known.is_none() {

@@ -100,7 +100,8 @@ pub(crate) struct Harness {
 }
 
 pub(crate) fn config() -> Config {
-    Config { port: 0, ..Config::default() }
+    // Nobody joins later, but where a test says so.
+    Config { port: 0, migration_wait_ms: 0, ..Config::default() }
 }
 
 impl Harness {

@@ -64,15 +64,19 @@ impl Fleet {
     async fn harness(&self, count: u64, settings: Config) -> (Harness, Vec<Worker>) {
         let router = dynamo_router::Config { mode: dynamo_router::Mode::RoundRobin, ..Default::default() };
         let harness = Harness::with(settings, router).await;
-        let words = pieces();
-        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
         let mut workers = Vec::new();
         for id in 1..=count {
-            let mut card = card("m", &words);
-            card.guided = true;
-            workers.push(harness.worker(id, card, self.behaviour()).await);
+            workers.push(self.worker(&harness, id).await);
         }
         (harness, workers)
+    }
+
+    async fn worker(&self, harness: &Harness, id: u64) -> Worker {
+        let words = pieces();
+        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        let mut card = card("m", &words);
+        card.guided = true;
+        harness.worker(id, card, self.behaviour()).await
     }
 }
 
@@ -330,6 +334,92 @@ async fn r06_answers_of_a_silent_worker_move() {
     }
     fleet.check();
     eventually("the silent are told", || workers.iter().all(|worker| worker.open() == 0)).await;
+    harness.balanced().await;
+}
+
+/// A worker that goes on serving others and has forgotten one answer, in the middle of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r06_an_answer_that_is_forgotten_by_a_worker_that_lives_moves() {
+    const LEN: usize = 4;
+    let fleet = Fleet::default();
+    let settings = Config { token_gap_timeout_ms: 40, silence_timeout_ms: 0, ..config() };
+    let (harness, workers) = fleet.harness(2, settings).await;
+    for (route, stream) in ROUTES {
+        let body = body(route, stream, json!({"max_tokens": LEN}));
+        for at in 1..=LEN {
+            fleet.set(LEN + 1, vec![]);
+            let expected = told(route, &harness.post(route, &body).await);
+            fleet.set(LEN + 1, vec![(at, Ending::Hang)]);
+            let reply = harness.post(route, &body).await;
+            assert_eq!(told(route, &reply), expected, "{route} {stream} forgotten at {at}");
+        }
+    }
+    fleet.check();
+    eventually("the forgetful are told", || workers.iter().all(|worker| worker.open() == 0)).await;
+    harness.balanced().await;
+}
+
+/// Before its first token, where the limit is another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r30_a_request_that_is_forgotten_by_a_worker_that_lives_is_asked_elsewhere() {
+    let fleet = Fleet::default();
+    let settings = Config { first_answer_timeout_ms: 40, silence_timeout_ms: 0, ..config() };
+    let (harness, workers) = fleet.harness(2, settings).await;
+    for (route, stream) in ROUTES {
+        let body = body(route, stream, json!({}));
+        fleet.set(3, vec![]);
+        let expected = told(route, &harness.post(route, &body).await);
+        fleet.set(3, vec![(0, Ending::Hang)]);
+        assert_eq!(told(route, &harness.post(route, &body).await), expected, "{route} {stream}");
+    }
+    eventually("the forgetful are told", || workers.iter().all(|worker| worker.open() == 0)).await;
+    harness.balanced().await;
+}
+
+/// Nobody else could take it: it rests, and ends when that has taken too long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r06_an_answer_that_cannot_move_rests_and_has_an_end() {
+    let fleet = Fleet::default();
+    let settings = Config { token_gap_timeout_ms: 20, silence_timeout_ms: 0, ..config() };
+    let (harness, workers) = fleet.harness(1, settings).await;
+    for (route, stream) in ROUTES {
+        fleet.set(6, vec![(2, Ending::Hang)]);
+        let reply = harness.post(route, &body(route, stream, json!({}))).await;
+        assert!(reply.text().contains("the worker said nothing of this request for"), "{}", reply.text());
+        assert_eq!(reply.status, if stream { 200 } else { 504 });
+    }
+    // One request each: it was not given up and asked again.
+    assert_eq!(workers[0].requests().len(), ROUTES.len());
+    harness.balanced().await;
+}
+
+/// The last worker dies, and one that joins later goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r06_an_answer_without_workers_waits_for_one_to_join() {
+    let fleet = Fleet::default();
+    let settings = Config { migration_wait_ms: 60_000, ..config() };
+    let (harness, mut workers) = fleet.harness(1, settings).await;
+    let mut next = 2;
+    for at in [0, 3] {
+        for (route, stream) in ROUTES {
+            let body = body(route, stream, json!({}));
+            fleet.set(6, vec![]);
+            let expected = told(route, &harness.post(route, &body).await);
+            fleet.set(6, vec![(at, Ending::Reset)]);
+            let before = workers[0].requests().len();
+            let (reply, joined) = tokio::join!(harness.post(route, &body), async {
+                let asked = || workers[0].requests().len() == before + 1 && workers[0].open() == 0;
+                eventually("the worker fails it", asked).await;
+                fleet.worker(&harness, next).await
+            });
+            assert_eq!(told(route, &reply), expected, "{route} {stream}");
+            next += 1;
+            workers = vec![joined];
+            let alone = || harness.frontend.ledger().booked.len() == 1;
+            eventually("the one that failed it has left", alone).await;
+        }
+    }
+    fleet.check();
     harness.balanced().await;
 }
 
