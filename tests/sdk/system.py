@@ -180,3 +180,41 @@ def settled(server: Server, start: dict):
         return now.pop(OPEN_FILES) <= start[OPEN_FILES] and all(value == start[name] for name, value in now.items())
 
     assert eventually(balanced), f"the ledger does not balance: {start} became {server.ledger()}"
+
+
+class Process:
+    """One `dynamo` process and what it says."""
+
+    def __init__(self, role, store, *flags):
+        self.lines = []
+        self.process = subprocess.Popen(
+            [BIN, role, *flags, "--discovery-backend", "file", "--discovery-path", str(store)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    @property
+    def output(self):
+        return "\n".join(self.lines)
+
+    @property
+    def url(self):
+        found = LISTENING.search(self.output)
+        return found.group(1) if found else ""
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        self.reader.join(10)

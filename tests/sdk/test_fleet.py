@@ -3,14 +3,13 @@ notices."""
 
 import json
 import signal
-import subprocess
 import sys
 import threading
 import time
 import urllib.request
 
 import pytest
-from system import BIN, LISTENING, MODEL, eventually, http
+from system import MODEL, Process, eventually, http
 
 TOKENS = 160
 # An answer is disturbed once this many pieces of it have come.
@@ -19,44 +18,6 @@ LIMIT_S = 90
 # The default of the request plane, after which a peer that says nothing is gone.
 DEAD_AFTER_S = 5
 WORKER = ("--workers", "1", "--threads", "1")
-
-
-class Process:
-    """One `dynamo` process and what it says."""
-
-    def __init__(self, role, store, *flags):
-        self.lines = []
-        self.process = subprocess.Popen(
-            [BIN, role, *flags, "--discovery-backend", "file", "--discovery-path", str(store)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self):
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip("\n"))
-
-    @property
-    def output(self):
-        return "\n".join(self.lines)
-
-    @property
-    def url(self):
-        found = LISTENING.search(self.output)
-        return found.group(1) if found else ""
-
-    def signal(self, number):
-        self.process.send_signal(number)
-
-    def end(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(10)
-        self.reader.join(10)
 
 
 class Fleet:

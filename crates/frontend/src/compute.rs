@@ -83,8 +83,15 @@ pub(crate) fn model(shared: &Shared, name: Option<&str>) -> Result<Arc<Model>> {
     if let Some(name) = name {
         return shared.catalog.find(name);
     }
-    let mut ready = shared.catalog.ready();
-    match (ready.pop(), ready.len()) {
+    only(shared.catalog.ready())
+}
+
+/// The model that is meant if none is named.
+///
+/// # Errors
+/// There is none, or several.
+pub(crate) fn only(mut models: Vec<Arc<Model>>) -> Result<Arc<Model>> {
+    match (models.pop(), models.len()) {
         (None, _) => Err(Error::unavailable("no model is served at the moment")),
         (Some(model), 0) => Ok(model),
         (Some(_), others) => {

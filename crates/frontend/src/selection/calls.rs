@@ -7,7 +7,7 @@ use super::desk::{Remembered, Reservation, unknown};
 use super::input::Input;
 use super::prompt::Prompt;
 use super::{Call, Desk};
-use crate::compute::model as model_of;
+use crate::compute;
 use crate::model::{Model, Worker};
 use crate::shared::Shared;
 use dynamo_router::{Query, Selection};
@@ -57,6 +57,14 @@ fn reply(status: StatusCode, value: &impl Serialize) -> Result<Reply> {
 
 fn ok(value: &impl Serialize) -> Result<Reply> {
     reply(StatusCode::OK, value)
+}
+
+/// The model that is named, or the one that has workers: tokens are placed before its text parts are built.
+fn model_of(shared: &Shared, name: Option<&str>) -> Result<Arc<Model>> {
+    match name {
+        Some(name) => shared.catalog.find(name),
+        None => compute::only(shared.catalog.all().into_iter().filter(|model| model.has_workers()).collect()),
+    }
 }
 
 /// The reservation that a body is about.
