@@ -20,6 +20,8 @@ pub(crate) enum Command {
     Router(Box<RouterArgs>),
     /// Engines, for frontends in other processes
     Worker(Box<WorkerArgs>),
+    /// Show models and workers of a running server
+    Status(crate::status::StatusArgs),
     /// Talk to a running server from the terminal
     Chat(crate::chat::ChatArgs),
 }

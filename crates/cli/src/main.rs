@@ -3,11 +3,13 @@
 
 mod args;
 mod chat;
+mod client;
 mod planes;
 #[cfg(test)]
 mod reference;
 mod serve;
 mod settings;
+mod status;
 mod workers;
 
 use args::{Cli, Command};
@@ -28,17 +30,18 @@ fn main() -> ExitCode {
         Command::Frontend(args) => serve::run(Role::Frontend, &*args),
         Command::Router(args) => serve::run(Role::Router, &*args),
         Command::Worker(args) => serve::run(Role::Worker, &*args),
-        Command::Chat(args) => talk(args),
+        Command::Status(args) => talk(status::run(args)),
+        Command::Chat(args) => talk(chat::run(args)),
     };
     outcome.unwrap_or_else(|line| complain(&line))
 }
 
-fn talk(args: chat::ChatArgs) -> Result<ExitCode, String> {
+fn talk(task: impl Future<Output = Result<ExitCode, String>>) -> Result<ExitCode, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| format!("cannot start the runtime: {error}"))?;
-    runtime.block_on(chat::run(args))
+    runtime.block_on(task)
 }
 
 /// Help and version as clap prints them; any mistake as one line, with clap's hint if it has one.

@@ -263,7 +263,7 @@ fn announce(
     });
     let plural = if workers.len() == 1 { "" } else { "s" };
     // The chat's own default needs no flag.
-    let elsewhere = if url == crate::chat::DEFAULT_URL { String::new() } else { format!(" --url {url}") };
+    let elsewhere = if url == crate::client::DEFAULT_URL { String::new() } else { format!(" --url {url}") };
     let grpc = grpc(frontend);
     say(&format!(
         "{grpc}listening on {url}\n\

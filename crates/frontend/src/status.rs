@@ -7,7 +7,7 @@ use crate::model::{Model, State};
 use crate::shared::{Phase, Shared};
 use dynamo_protocols::error_body;
 use dynamo_router::BookedLoad;
-use dynamo_types::{Error, Load, WorkerRank};
+use dynamo_types::{Error, InstanceId, Load, WorkerRank};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 use std::sync::Arc;
@@ -58,7 +58,11 @@ struct WorkerStatus {
     id: String,
     rank: u32,
     model: Arc<str>,
+    /// Where it is reached.
+    endpoint: String,
     draining: bool,
+    /// It failed and is passed over for a while.
+    suspended: bool,
     /// Sent there and not over.
     requests: u32,
     /// What its engine says; None until its first report.
@@ -114,8 +118,11 @@ impl ModelStatus {
 }
 
 impl WorkerStatus {
-    fn new(model: &Model, source: WorkerRank, booked: &BookedLoad) -> Self {
+    fn new(model: &Model, source: WorkerRank, booked: &BookedLoad, suspended: &[InstanceId]) -> Self {
+        let worker = model.worker(source.worker);
         Self {
+            endpoint: worker.map(|worker| worker.instance.transport.to_string()).unwrap_or_default(),
+            suspended: suspended.contains(&source.worker),
             id: source.worker.0.to_string(),
             rank: source.rank,
             model: Arc::clone(model.name()),
@@ -131,8 +138,8 @@ pub(crate) fn status(shared: &Shared, _: &str) -> Response<Body> {
     let kinds = shared.metrics.kinds();
     let models = shared.catalog.all();
     let workers = models.iter().flat_map(|model| {
-        let loads = model.router.loads();
-        loads.into_iter().map(|(source, booked)| WorkerStatus::new(model, source, &booked))
+        let (loads, suspended) = (model.router.loads(), model.router.suspended(shared.now_ms()));
+        loads.into_iter().map(move |(source, booked)| WorkerStatus::new(model, source, &booked, &suspended))
     });
     let refused = shared.catalog.refused().into_iter().map(|(id, refused)| RefusedStatus {
         id: id.0.to_string(),

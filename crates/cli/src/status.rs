@@ -1,0 +1,299 @@
+//! `dynamo status`: the fleet as a running frontend or router sees it, for people and scripts.
+
+use crate::client::{DEFAULT_URL, Server, write_out};
+use clap::Args;
+use hyper::Method;
+use serde::Deserialize;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+/// Exit status if something does not serve.
+const EXIT_INACTIVE: u8 = 1;
+/// Longer names are cut in the table; `--json` has them whole.
+const NAME_MAX_CHARS: usize = 40;
+
+/// Show models and workers of a running server
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// The server: a frontend, a router or `dynamo serve`
+    #[arg(long, value_name = "URL", default_value = DEFAULT_URL)]
+    url: String,
+
+    /// As the server says it, for scripts
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `GET /status.json` answers, as far as it is shown.
+#[derive(Debug, Deserialize)]
+struct Fleet {
+    version: String,
+    state: String,
+    models: Vec<Model>,
+    workers: Vec<Worker>,
+    refused: Vec<Refused>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Model {
+    name: String,
+    state: String,
+    reason: Option<String>,
+    live_requests: i64,
+    answered: u64,
+    answered_prompt_tokens: u64,
+    answered_cached_tokens: u64,
+    first_tokens: u64,
+    first_token_seconds: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Worker {
+    id: String,
+    rank: u32,
+    model: String,
+    endpoint: String,
+    draining: bool,
+    suspended: bool,
+    requests: u32,
+    load: Option<Load>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Load {
+    running: u32,
+    waiting: u32,
+    active_blocks: u32,
+    cached_blocks: u32,
+    total_blocks: u32,
+}
+
+#[derive(Debug, Deserialize)]
+struct Refused {
+    id: String,
+    model: String,
+    reason: String,
+}
+
+/// # Errors
+/// One line: the server cannot be reached, refuses, or speaks otherwise.
+pub(crate) async fn run(args: StatusArgs) -> Result<ExitCode, String> {
+    let server = Server::parse(&args.url)?;
+    let body = server.send(Method::GET, "/status.json", Vec::new()).await?.whole().await?;
+    let fleet: Fleet = serde_json::from_slice(&body)
+        .map_err(|error| format!("{server} does not tell its status as this version knows it: {error}"))?;
+    if args.json {
+        write_out(&format!("{}\n", String::from_utf8_lossy(&body)))?;
+    } else {
+        write_out(&format!("{server}: {}", fleet.shown()))?;
+    }
+    Ok(if fleet.is_well() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_INACTIVE) })
+}
+
+impl Fleet {
+    /// Everything that is known serves.
+    fn is_well(&self) -> bool {
+        self.state == "serving"
+            && !self.models.is_empty()
+            && self.refused.is_empty()
+            && self.models.iter().all(|model| model.state == "ready")
+            && self.workers.iter().all(|worker| worker.state() == "serving")
+    }
+
+    fn shown(&self) -> String {
+        let mut out = format!("{}, dynamo {}\n", self.state, self.version);
+        if self.models.is_empty() {
+            out.push_str("\nNo model is served: no worker has been found.\n");
+        } else {
+            let head = ["MODEL", "STATE", "WORKERS", "RUNNING", "ANSWERED", "CACHED", "TTFT"];
+            out.push_str(&table(head, self.models.iter().map(|model| model.row(self))));
+        }
+        if !self.workers.is_empty() {
+            let head =
+                ["WORKER", "RANK", "MODEL", "STATE", "SENT", "RUNS", "WAITS", "KV USED", "KV CACHED", "AT"];
+            out.push_str(&table(head, self.workers.iter().map(Worker::row)));
+        }
+        for model in self.models.iter().filter(|model| model.state != "ready") {
+            let reason = model.reason.as_deref().unwrap_or(match model.state.as_str() {
+                "loading" => "its tokenizer is being built",
+                _ => "no worker takes requests",
+            });
+            let _ = writeln!(out, "\nmodel {}: {}: {reason}", model.name, model.state);
+        }
+        for worker in self.workers.iter().filter(|worker| worker.state() != "serving") {
+            let _ = writeln!(out, "\nworker {}: {}", worker.id, worker.why());
+        }
+        for refused in &self.refused {
+            let Refused { id, model, reason } = refused;
+            let _ = writeln!(out, "\nworker {id}: refused for the model {model}: {reason}");
+        }
+        out
+    }
+}
+
+impl Model {
+    fn row(&self, fleet: &Fleet) -> [String; 7] {
+        let workers = fleet.workers.iter().filter(|worker| worker.model == self.name).count();
+        let cached = share(self.answered_cached_tokens, self.answered_prompt_tokens);
+        let first = match self.first_tokens {
+            0 => "-".to_owned(),
+            count => format!("{:.0} ms", self.first_token_seconds * 1000.0 / count as f64),
+        };
+        [
+            name(&self.name),
+            self.state.clone(),
+            workers.to_string(),
+            self.live_requests.to_string(),
+            self.answered.to_string(),
+            cached,
+            first,
+        ]
+    }
+}
+
+impl Worker {
+    fn state(&self) -> &'static str {
+        match (self.draining, self.suspended) {
+            (true, _) => "draining",
+            (false, true) => "suspended",
+            (false, false) => "serving",
+        }
+    }
+
+    fn why(&self) -> &'static str {
+        if self.draining {
+            "draining: it finishes what it has and gets nothing new"
+        } else {
+            "suspended: requests failed there; it is tried again in a while"
+        }
+    }
+
+    fn row(&self) -> [String; 10] {
+        let load = self.load.as_ref();
+        let number = |of: fn(&Load) -> u32| load.map_or("-".to_owned(), |load| of(load).to_string());
+        let blocks = |of: fn(&Load) -> u32| {
+            load.map_or("-".to_owned(), |load| share(of(load).into(), load.total_blocks.into()))
+        };
+        [
+            self.id.clone(),
+            self.rank.to_string(),
+            name(&self.model),
+            self.state().to_owned(),
+            self.requests.to_string(),
+            number(|load| load.running),
+            number(|load| load.waiting),
+            blocks(|load| load.active_blocks),
+            blocks(|load| load.cached_blocks),
+            name(&self.endpoint),
+        ]
+    }
+}
+
+fn share(part: u64, whole: u64) -> String {
+    match whole {
+        0 => "-".to_owned(),
+        whole => format!("{:.0}%", part as f64 * 100.0 / whole as f64),
+    }
+}
+
+/// A name that cannot spoil the table, nor the terminal.
+fn name(text: &str) -> String {
+    let mut shown: String =
+        text.chars().map(|c| if c.is_control() { '?' } else { c }).take(NAME_MAX_CHARS + 1).collect();
+    if shown.chars().count() > NAME_MAX_CHARS {
+        shown = shown.chars().take(NAME_MAX_CHARS - 1).chain(['…']).collect();
+    }
+    shown
+}
+
+/// Columns as wide as their longest entry, two spaces apart, an empty line before.
+fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let lines: Vec<[String; N]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
+    let widths: [usize; N] = std::array::from_fn(|column| {
+        lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    });
+    let mut out = "\n".to_owned();
+    for line in &lines {
+        let cells = line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        out.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn fleet(edit: impl FnOnce(&mut serde_json::Value)) -> Fleet {
+        let mut status = json!({
+            "version": "1.0", "state": "serving", "refused": [],
+            "models": [{ "name": "m", "state": "ready", "reason": null, "live_requests": 2, "answered": 4,
+                "answered_prompt_tokens": 400, "answered_cached_tokens": 100, "first_tokens": 4,
+                "first_token_seconds": 0.1 }],
+            "workers": [
+                { "id": "17", "rank": 0, "model": "m", "endpoint": "127.0.0.1:9", "draining": false,
+                  "suspended": false, "requests": 2, "load": { "running": 1, "waiting": 1,
+                  "active_blocks": 5, "cached_blocks": 10, "total_blocks": 20 } },
+                { "id": "18", "rank": 0, "model": "m", "endpoint": "127.0.0.1:10", "draining": false,
+                  "suspended": false, "requests": 0, "load": null },
+            ],
+        });
+        edit(&mut status);
+        serde_json::from_value(status).unwrap()
+    }
+
+    #[test]
+    fn a_fleet_is_two_tables() {
+        let fleet = fleet(|_| {});
+        assert!(fleet.is_well());
+        assert_eq!(
+            fleet.shown(),
+            "serving, dynamo 1.0\n\
+             \n\
+             MODEL  STATE  WORKERS  RUNNING  ANSWERED  CACHED  TTFT\n\
+             m      ready  2        2        4         25%     25 ms\n\
+             \n\
+             WORKER  RANK  MODEL  STATE    SENT  RUNS  WAITS  KV USED  KV CACHED  AT\n\
+             17      0     m      serving  2     1     1      25%      50%        127.0.0.1:9\n\
+             18      0     m      serving  0     -     -      -        -          127.0.0.1:10\n"
+        );
+    }
+
+    #[test]
+    fn what_does_not_serve_is_named_with_its_reason() {
+        type Edit = fn(&mut serde_json::Value);
+        let cases: [(Edit, &str); 6] = [
+            (|status| status["workers"][0]["draining"] = json!(true), "worker 17: draining"),
+            (|status| status["workers"][1]["suspended"] = json!(true), "worker 18: suspended"),
+            (
+                |status| status["models"][0]["state"] = json!("no_workers"),
+                "model m: no_workers: no worker takes",
+            ),
+            (
+                |status| {
+                    status["models"][0]["state"] = json!("broken");
+                    status["models"][0]["reason"] = json!("bad tokenizer");
+                },
+                "model m: broken: bad tokenizer",
+            ),
+            (
+                |status| status["refused"] = json!([{ "id": "19", "model": "m", "reason": "block size 32" }]),
+                "worker 19: refused for the model m: block size 32",
+            ),
+            (|status| (status["models"], status["workers"]) = (json!([]), json!([])), "No model is served"),
+        ];
+        for (edit, words) in cases {
+            let fleet = fleet(edit);
+            assert!(!fleet.is_well() && fleet.shown().contains(words), "{words}: {}", fleet.shown());
+        }
+    }
+
+    #[test]
+    fn names_cannot_spoil_the_table() {
+        assert_eq!(name("a\nb\u{1b}[2J"), "a?b?[2J");
+        assert_eq!(name(&"é".repeat(40)).chars().count(), 40);
+        assert_eq!(name(&"é".repeat(41)), format!("{}…", "é".repeat(39)));
+    }
+}
