@@ -64,6 +64,8 @@ pub struct Frontend {
     shared: Arc<Shared>,
     orders: Arc<watch::Sender<Order>>,
     connections: TaskTracker,
+    /// That are listened on.
+    ports: TaskTracker,
     /// Ends the accept loop.
     stop_accepting: CancellationToken,
     /// The accept loop and the watch of discovery; aborted when dropped.
@@ -138,7 +140,7 @@ impl Frontend {
             router: services.router,
             seed: shared.identities.seed(),
         };
-        let connections = TaskTracker::new();
+        let (connections, ports) = (TaskTracker::new(), TaskTracker::new());
         let orders = Arc::new(watch::Sender::new(Order::Serve));
         let mut tasks = JoinSet::new();
         tasks.spawn(watcher.run(listed));
@@ -163,9 +165,9 @@ impl Frontend {
                 orders: Arc::clone(&orders),
                 connections: connections.clone(),
             };
-            tasks.spawn(acceptor.run(stop_accepting.clone()));
+            tasks.spawn(ports.track_future(acceptor.run(stop_accepting.clone())));
         }
-        Ok(Self { local_addr, grpc_addr, shared, orders, connections, stop_accepting, _tasks: tasks })
+        Ok(Self { local_addr, grpc_addr, shared, orders, connections, ports, stop_accepting, _tasks: tasks })
     }
 
     pub fn local_addr(&self) -> SocketAddr {
@@ -228,12 +230,17 @@ impl Frontend {
         let finished = tokio::time::timeout(deadline, done).await.is_ok();
         self.stop_accepting.cancel();
         self.connections.close();
+        self.ports.close();
         self.orders.send_replace(Order::Finish);
         if !finished {
             self.shared.advance(Phase::Stopping);
             self.orders.send_replace(Order::Stop);
         }
-        let _ = tokio::time::timeout(LAST_WORDS, self.connections.wait()).await;
+        let gone = async {
+            self.ports.wait().await;
+            self.connections.wait().await;
+        };
+        let _ = tokio::time::timeout(LAST_WORDS, gone).await;
         finished
     }
 

@@ -30,7 +30,8 @@ async fn r37_ties_are_broken_fairly() {
             assert_eq!(client.ask("POST", "/v1/completions", &[], body.as_bytes()).await.status, 200);
         }
         let counts: Vec<usize> = workers.iter().map(|worker| worker.requests().len()).collect();
-        assert!(counts.iter().all(|count| (70..=130).contains(count)), "{mode}: {counts:?}");
+        // More than five standard deviations: what is drawn by chance is never outside, who favours one always is.
+        assert!(counts.iter().all(|count| (50..=150).contains(count)), "{mode}: {counts:?}");
         harness.balanced().await;
     }
 }
