@@ -24,6 +24,8 @@ def test_a_fleet_from_empty_to_whole_and_back(tmp_path):
         assert empty.returncode == 1 and "No model is served" in empty.stdout, empty
 
         processes += [Process("worker", tmp_path, MODEL, *MOCK) for _ in range(2)]
+        # All is well with the first of them already.
+        assert eventually(lambda: status(frontend.url).stdout.count("  serving  ") == 2, LIMIT_S), status(frontend.url)
         assert eventually(lambda: status(frontend.url).returncode == 0, LIMIT_S), status(frontend.url)
         whole = status(frontend.url)
         assert whole.stdout.count("127.0.0.1:") == 3 and whole.stdout.count("  serving  ") == 2, whole.stdout

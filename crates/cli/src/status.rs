@@ -118,13 +118,14 @@ impl Fleet {
                 "loading" => "its tokenizer is being built",
                 _ => "no worker takes requests",
             });
-            let _ = writeln!(out, "\nmodel {}: {}: {reason}", model.name, model.state);
+            let _ = writeln!(out, "\nmodel {}: {}: {}", plain(&model.name), model.state, plain(reason));
         }
         for worker in self.workers.iter().filter(|worker| worker.state() != "serving") {
             let _ = writeln!(out, "\nworker {}: {}", worker.id, worker.why());
         }
         for refused in &self.refused {
             let Refused { id, model, reason } = refused;
+            let (model, reason) = (plain(model), plain(reason));
             let _ = writeln!(out, "\nworker {id}: refused for the model {model}: {reason}");
         }
         out
@@ -196,10 +197,14 @@ fn share(part: u64, whole: u64) -> String {
     }
 }
 
-/// A name that cannot spoil the table, nor the terminal.
+/// What comes from elsewhere, and cannot spoil the terminal.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// A name that cannot spoil the table.
 fn name(text: &str) -> String {
-    let mut shown: String =
-        text.chars().map(|c| if c.is_control() { '?' } else { c }).take(NAME_MAX_CHARS + 1).collect();
+    let mut shown = plain(text);
     if shown.chars().count() > NAME_MAX_CHARS {
         shown = shown.chars().take(NAME_MAX_CHARS - 1).chain(['…']).collect();
     }
@@ -288,6 +293,22 @@ mod tests {
             let fleet = fleet(edit);
             assert!(!fleet.is_well() && fleet.shown().contains(words), "{words}: {}", fleet.shown());
         }
+    }
+
+    #[test]
+    fn words_of_others_cannot_spoil_the_terminal() {
+        let hostile = "\u{1b}[2J\nall well";
+        let fleet = fleet(|status| {
+            status["models"][0]["name"] = json!(hostile);
+            status["models"][0]["state"] = json!("broken");
+            status["models"][0]["reason"] = json!(hostile);
+            status["refused"] = json!([{ "id": "19", "model": hostile, "reason": hostile }]);
+        });
+        assert!(
+            !fleet.shown().contains('\u{1b}') && !fleet.shown().contains("\nall well"),
+            "{}",
+            fleet.shown()
+        );
     }
 
     #[test]
