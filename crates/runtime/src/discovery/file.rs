@@ -2,7 +2,7 @@
 //!
 //! An entry is a file, named by its key, and lives as long as its owner touches it. Readers look every
 //! [`Options::poll_every`]; whatever changed is read again. A directory that cannot be read, or lost its marker, leaves the
-//! view as it was for one lease; one with another marker than before is another store, and takes nothing away for as long.
+//! view as it was for one lease; one that is there again, or with another marker than before, takes nothing away for as long.
 //! Owners write again what is missing, so a store that was lost or emptied is whole again within a third of that, and nobody
 //! notices (R24). Leases are measured by each reader's own steady clock, from the moment it saw a
 //! file change; the clock on the wall counts for files it sees for the first time only.
@@ -317,8 +317,6 @@ impl Store {
         let mut seen = lock(&self.seen);
         let lost = seen.lost.get_or_insert_with(Instant::now).elapsed();
         if lost > self.options.lease {
-            seen.lost = None;
-            seen.marker = None;
             drop(seen);
             // Who lives has written itself down again by now.
             let _ = self.make_root().and_then(|()| self.mark());
@@ -380,7 +378,6 @@ impl Store {
         if self.marker()? != marker {
             return Err(io::Error::other("the store was replaced while it was read"));
         }
-        seen.lost = None;
         let is_settled = seen.settle(marker, self.options.lease);
         if !seen.changed {
             return Ok(());

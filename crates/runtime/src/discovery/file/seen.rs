@@ -18,10 +18,10 @@ pub(super) struct Seen {
     pub(super) changed: bool,
     /// When the store was first found to be lost.
     pub(super) lost: Option<Instant>,
-    /// What stood in the marker of the store that the view shows.
+    /// What stood in the marker when the store was last read.
     pub(super) marker: Option<Arc<str>>,
-    /// When another marker was first found.
-    pub(super) replaced: Option<Instant>,
+    /// When it was there again, or another one in its place.
+    pub(super) returned: Option<Instant>,
 }
 
 pub(super) struct Known {
@@ -36,18 +36,22 @@ pub(super) struct Known {
 }
 
 impl Seen {
-    /// A store with this marker was read. False: it has not been there for a lease, so what it lacks may still come.
+    /// A store with this marker was read. False: it has not been there for a lease, so what it lacks or what looks old in it
+    /// may still be renewed.
     pub(super) fn settle(&mut self, marker: Arc<str>, lease: Duration) -> bool {
-        if self.marker.as_ref().is_none_or(|known| *known == marker) {
-            self.marker = Some(marker);
-            self.replaced = None;
-            return true;
+        let is_another = self.marker.as_ref().is_some_and(|known| *known != marker);
+        self.marker = Some(marker);
+        if self.lost.take().is_some() || is_another {
+            self.returned = Some(Instant::now());
         }
-        if self.replaced.get_or_insert_with(Instant::now).elapsed() <= lease {
-            return false;
+        match self.returned {
+            Some(at) if at.elapsed() <= lease => false,
+            Some(_) => {
+                (self.returned, self.changed) = (None, true);
+                true
+            }
+            None => true,
         }
-        (self.marker, self.replaced, self.changed) = (Some(marker), None, true);
-        true
     }
 }
 

@@ -89,6 +89,36 @@ async fn r24_a_store_that_was_emptied_is_written_again() {
     until(&mut watch, &mut told, &[]).await;
 }
 
+/// Nothing could be touched meanwhile, so all there is looks old when it can be read again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r24_an_outage_longer_than_a_lease_takes_nobody_away() {
+    let directory = Directory::new("outage");
+    let options = Options { lease: Duration::from_secs(4), ..quick() };
+    let open = || File::open(&directory.0, options.clone()).unwrap();
+    let (here, there) = (open(), open());
+    let held = here.register(remote(1, "m", 16)).await.unwrap();
+    let mut watch = there.watch().await;
+    let mut told = BTreeMap::new();
+    until(&mut watch, &mut told, &[remote(1, "m", 16)]).await;
+    let away = Directory::new("outage-away");
+    fs::rename(&directory.0, &away.0).unwrap();
+    // Not a directory, so nobody can make a store here.
+    fs::write(&directory.0, "").unwrap();
+    let quiet = async |watch: &mut Watch, time: Duration| {
+        let start = Instant::now();
+        while start.elapsed() < time {
+            let seen = tokio::time::timeout(quick().poll_every, watch.next()).await;
+            assert!(seen.is_err(), "nobody notices: {seen:?}");
+        }
+    };
+    quiet(&mut watch, options.lease + options.lease / 4).await;
+    fs::remove_file(&directory.0).unwrap();
+    fs::rename(&away.0, &directory.0).unwrap();
+    quiet(&mut watch, options.lease + options.lease / 2).await;
+    drop(held);
+    until(&mut watch, &mut told, &[]).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r25_broken_entries_leave_the_others() {
     let directory = Directory::new("broken");
