@@ -64,7 +64,8 @@ pub struct Config {
     /// count. 0: wait for ever.
     pub silence_timeout_ms: u64,
     /// An answer that has begun and got no token for this long moves to another worker if one could take it, although its
-    /// worker serves others. If none could, it waits: an engine that ran out of memory lets some answers rest. 0: never.
+    /// worker serves others. If none could, it waits, as an engine that ran out of memory lets some answers rest, and ends
+    /// after thirty times as long. 0: never.
     pub token_gap_timeout_ms: u64,
     /// A worker that serves others and says nothing of a request for this long is left for another one. Queueing is no
     /// fault, so this is far above every queue. 0: never.

@@ -149,14 +149,22 @@ impl Course {
 
     /// Would it go on elsewhere if `worker` failed it like this?
     fn could_move(&self, worker: InstanceId, error: &Error) -> bool {
-        let (job, failed) = (&self.job, self.failed.len() + 1);
+        let job = &self.job;
+        let suspended = job.model.router.suspended(job.shared.now_ms());
+        let is_other = |id| id != worker && !self.failed.contains(&id) && !suspended.contains(&id);
+        self.verdict(self.failed.len() + 1, error) == Verdict::Move
+            && job
+                .model
+                .workers()
+                .iter()
+                .any(|other| is_other(other.instance.id) && other.takes(job.request.task))
+    }
+
+    /// What becomes of it after so many workers, the last of them with this fault.
+    fn verdict(&self, failed: usize, error: &Error) -> Verdict {
         let failed = u32::try_from(failed).unwrap_or(u32::MAX);
-        let verdict = job.shared.migration_rules().judge(&job.request, self.generated.len(), failed, error);
-        verdict == Verdict::Move
-            && job.model.workers().iter().any(|other| {
-                let id = other.instance.id;
-                id != worker && !self.failed.contains(&id) && other.takes(job.request.task)
-            })
+        let rules = self.job.shared.migration_rules();
+        rules.judge(&self.job.request, self.generated.len(), failed, error)
     }
 
     fn begin(&mut self, started: Started) -> Delta {
@@ -198,9 +206,7 @@ impl Course {
         {
             return Ok(Some(Delta { finish: Some(finish), ..Delta::default() }));
         }
-        let failed = u32::try_from(self.failed.len()).unwrap_or(u32::MAX);
-        let rules = job.shared.migration_rules();
-        match rules.judge(&job.request, self.generated.len(), failed, &error) {
+        match self.verdict(self.failed.len(), &error) {
             Verdict::End => return Err(self.end(error)),
             Verdict::TooLong => {
                 job.handles.migrations.too_long.inc();

@@ -14,9 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often who could take an answer is looked for while nobody can: a suspended worker comes back without a word.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
-
 /// What is to be generated, and all that is needed to place it.
 pub(crate) struct Job {
     pub(crate) shared: Arc<Shared>,
@@ -81,7 +78,7 @@ impl Attempt {
         Ok(Started { stream, first, booking, worker, placed })
     }
 
-    /// Selects, if need be as soon as somebody joins or is no longer suspended.
+    /// Selects, if need be as soon as somebody joins.
     async fn place(&self) -> Result<dynamo_router::Selection> {
         loop {
             let joined = self.job.model.joined();
@@ -89,10 +86,10 @@ impl Attempt {
                 Err(error) if error.class() == Class::Unavailable => error,
                 selected => return selected,
             };
-            let now = Instant::now();
-            let Some(until) = self.until.filter(|until| *until > now) else { return Err(error) };
-            // In time or not, it is looked again.
-            let _ = tokio::time::timeout_at(until.min(now + LOOK_AGAIN), joined).await;
+            let Some(until) = self.until else { return Err(error) };
+            if tokio::time::timeout_at(until, joined).await.is_err() {
+                return Err(error);
+            }
         }
     }
 
@@ -172,9 +169,9 @@ async fn unless_quiet<T>(answer: impl Future<Output = T>, worker: &Worker, patie
     }
 }
 
-/// The fault of a worker that has forgotten an answer.
+/// The fault of a worker that serves others and has forgotten an answer.
 pub(crate) fn stalled(timeout: Duration) -> Error {
-    Error::timeout(format!("the worker said nothing of this request for {} ms", timeout.as_millis()))
+    Error::overdue(format!("the worker said nothing of this request for {} ms", timeout.as_millis()))
 }
 
 /// The fault of a worker that shows no sign of life.

@@ -127,6 +127,11 @@ impl Error {
         Self::new(Class::Timeout, Side::Network, true, message)
     }
 
+    /// A worker that is there let a limit of time pass.
+    pub fn overdue(message: impl Into<String>) -> Self {
+        Self::new(Class::Timeout, Side::Worker, true, message)
+    }
+
     /// The client left or asked to stop.
     pub fn cancelled() -> Self {
         Self::new(Class::Cancelled, Side::Client, false, "request cancelled")
@@ -288,7 +293,8 @@ mod tests {
         {
             assert!(!neutral.counts_against_worker(), "{neutral:?}");
         }
-        for fault in [Error::disconnected("x"), Error::timeout("x"), Error::engine("x")] {
+        for fault in [Error::disconnected("x"), Error::timeout("x"), Error::overdue("x"), Error::engine("x")]
+        {
             assert!(fault.counts_against_worker(), "{fault:?}");
         }
     }

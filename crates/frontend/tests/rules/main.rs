@@ -21,6 +21,7 @@ mod migration;
 mod models;
 mod nvext;
 mod page;
+mod patience;
 mod requests;
 mod routing;
 mod said;

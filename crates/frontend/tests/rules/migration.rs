@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 const VOCABULARY: usize = 40;
-const CHAT: &str = "/v1/chat/completions";
+pub(crate) const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 const METRIC: &str = "dynamo_frontend_model_migration_total";
 const DURATION: &str = "dynamo_frontend_model_migration_duration_seconds_count";
@@ -43,10 +43,10 @@ struct Script {
 }
 
 #[derive(Clone, Default)]
-struct Fleet(Arc<Mutex<Script>>);
+pub(crate) struct Fleet(Arc<Mutex<Script>>);
 
 impl Fleet {
-    fn set(&self, len: usize, cuts: Vec<Cut>) {
+    pub(crate) fn set(&self, len: usize, cuts: Vec<Cut>) {
         let mut script = self.0.lock().unwrap();
         *script = Script { len, cuts, wrong: std::mem::take(&mut script.wrong), ..Script::default() };
     }
@@ -56,12 +56,12 @@ impl Fleet {
         Arc::new(move |request| Ok(fleet.0.lock().unwrap().play(request)))
     }
 
-    fn check(&self) {
+    pub(crate) fn check(&self) {
         assert_eq!(self.0.lock().unwrap().wrong, Vec::<String>::new());
     }
 
     /// A frontend over `count` such workers.
-    async fn harness(&self, count: u64, settings: Config) -> (Harness, Vec<Worker>) {
+    pub(crate) async fn harness(&self, count: u64, settings: Config) -> (Harness, Vec<Worker>) {
         let router = dynamo_router::Config { mode: dynamo_router::Mode::RoundRobin, ..Default::default() };
         let harness = Harness::with(settings, router).await;
         let mut workers = Vec::new();
@@ -71,7 +71,7 @@ impl Fleet {
         (harness, workers)
     }
 
-    async fn worker(&self, harness: &Harness, id: u64) -> Worker {
+    pub(crate) async fn worker(&self, harness: &Harness, id: u64) -> Worker {
         let words = pieces();
         let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
         let mut card = card("m", &words);
@@ -115,7 +115,7 @@ impl Script {
 }
 
 /// What the client is told besides the text: finish reason and counts.
-fn told(route: &str, reply: &Reply) -> (String, String) {
+pub(crate) fn told(route: &str, reply: &Reply) -> (String, String) {
     if route == COMPLETIONS {
         let (text, finish) = read(reply, 0);
         return (text, finish.unwrap_or_default());
@@ -142,7 +142,7 @@ fn usage(reply: &Reply) -> Value {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "calls with a literal read better so")]
-fn body(route: &str, stream: bool, fields: Value) -> Value {
+pub(crate) fn body(route: &str, stream: bool, fields: Value) -> Value {
     let mut all = json!({"temperature": 1});
     if !route.contains("messages") && !route.contains("responses") {
         all["seed"] = json!(5);
@@ -334,92 +334,6 @@ async fn r06_answers_of_a_silent_worker_move() {
     }
     fleet.check();
     eventually("the silent are told", || workers.iter().all(|worker| worker.open() == 0)).await;
-    harness.balanced().await;
-}
-
-/// A worker that goes on serving others and has forgotten one answer, in the middle of it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r06_an_answer_that_is_forgotten_by_a_worker_that_lives_moves() {
-    const LEN: usize = 4;
-    let fleet = Fleet::default();
-    let settings = Config { token_gap_timeout_ms: 40, silence_timeout_ms: 0, ..config() };
-    let (harness, workers) = fleet.harness(2, settings).await;
-    for (route, stream) in ROUTES {
-        let body = body(route, stream, json!({"max_tokens": LEN}));
-        for at in 1..=LEN {
-            fleet.set(LEN + 1, vec![]);
-            let expected = told(route, &harness.post(route, &body).await);
-            fleet.set(LEN + 1, vec![(at, Ending::Hang)]);
-            let reply = harness.post(route, &body).await;
-            assert_eq!(told(route, &reply), expected, "{route} {stream} forgotten at {at}");
-        }
-    }
-    fleet.check();
-    eventually("the forgetful are told", || workers.iter().all(|worker| worker.open() == 0)).await;
-    harness.balanced().await;
-}
-
-/// Before its first token, where the limit is another one.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r30_a_request_that_is_forgotten_by_a_worker_that_lives_is_asked_elsewhere() {
-    let fleet = Fleet::default();
-    let settings = Config { first_answer_timeout_ms: 40, silence_timeout_ms: 0, ..config() };
-    let (harness, workers) = fleet.harness(2, settings).await;
-    for (route, stream) in ROUTES {
-        let body = body(route, stream, json!({}));
-        fleet.set(3, vec![]);
-        let expected = told(route, &harness.post(route, &body).await);
-        fleet.set(3, vec![(0, Ending::Hang)]);
-        assert_eq!(told(route, &harness.post(route, &body).await), expected, "{route} {stream}");
-    }
-    eventually("the forgetful are told", || workers.iter().all(|worker| worker.open() == 0)).await;
-    harness.balanced().await;
-}
-
-/// Nobody else could take it: it rests, and ends when that has taken too long.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r06_an_answer_that_cannot_move_rests_and_has_an_end() {
-    let fleet = Fleet::default();
-    let settings = Config { token_gap_timeout_ms: 20, silence_timeout_ms: 0, ..config() };
-    let (harness, workers) = fleet.harness(1, settings).await;
-    for (route, stream) in ROUTES {
-        fleet.set(6, vec![(2, Ending::Hang)]);
-        let reply = harness.post(route, &body(route, stream, json!({}))).await;
-        assert!(reply.text().contains("the worker said nothing of this request for"), "{}", reply.text());
-        assert_eq!(reply.status, if stream { 200 } else { 504 });
-    }
-    // One request each: it was not given up and asked again.
-    assert_eq!(workers[0].requests().len(), ROUTES.len());
-    harness.balanced().await;
-}
-
-/// The last worker dies, and one that joins later goes on.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r06_an_answer_without_workers_waits_for_one_to_join() {
-    let fleet = Fleet::default();
-    let settings = Config { migration_wait_ms: 60_000, ..config() };
-    let (harness, mut workers) = fleet.harness(1, settings).await;
-    let mut next = 2;
-    for at in [0, 3] {
-        for (route, stream) in ROUTES {
-            let body = body(route, stream, json!({}));
-            fleet.set(6, vec![]);
-            let expected = told(route, &harness.post(route, &body).await);
-            fleet.set(6, vec![(at, Ending::Reset)]);
-            let before = workers[0].requests().len();
-            let (reply, joined) = tokio::join!(harness.post(route, &body), async {
-                let asked = || workers[0].requests().len() == before + 1 && workers[0].open() == 0;
-                eventually("the worker fails it", asked).await;
-                fleet.worker(&harness, next).await
-            });
-            assert_eq!(told(route, &reply), expected, "{route} {stream}");
-            next += 1;
-            workers = vec![joined];
-            let alone = || harness.frontend.ledger().booked.len() == 1;
-            eventually("the one that failed it has left", alone).await;
-        }
-    }
-    fleet.check();
     harness.balanced().await;
 }
 
