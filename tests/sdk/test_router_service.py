@@ -1,9 +1,10 @@
 """`dynamo router`: workers chosen and booked for callers that send their requests themselves (docs/router-service.md)."""
 
 import signal
+import subprocess
 
 import pytest
-from system import Process, eventually, http
+from system import BIN, Process, eventually, http
 
 LIMIT_S = 60
 MODEL_NAME = "mock"
@@ -125,6 +126,12 @@ def test_it_tells_of_itself_and_ends_when_asked(service):
     assert service.call("/ready").status == 200
     workers = service.call("/workers").json
     assert [worker["lifecycle"] for worker in workers] == ["schedulable"] * 2, workers
-    assert "dynamo_component_router" in service.call("/metrics").body.decode()
+    assert "dynamo_component_router_calls_total" in service.call("/metrics").body.decode()
+
+    def shown():
+        return subprocess.run([BIN, "status", "--url", service.router.url], capture_output=True, text=True, timeout=LIMIT_S)
+
+    assert eventually(lambda: shown().returncode == 0, LIMIT_S), shown()
+    assert shown().stdout.count("  serving  ") == 2, shown().stdout
     service.router.signal(signal.SIGTERM)
     assert service.router.process.wait(LIMIT_S) == 0, service.router.output

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Longest silence. Covers a long prompt that waits behind others on a slow machine.
 pub(crate) const SILENCE_LIMIT: Duration = Duration::from_secs(300);
-/// Longest unary body read: a list of some thousand models.
+/// Longest unary body read: some thousand models or workers.
 const BODY_LIMIT_BYTES: usize = 1 << 20;
 /// Where `dynamo serve` listens unless told otherwise.
 pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:8000";

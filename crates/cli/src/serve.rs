@@ -53,8 +53,7 @@ pub(crate) fn run(role: Role, args: &impl RoleArgs) -> Result<ExitCode, String> 
     let settings = &configuration.value;
     let outcome = match role {
         Role::Whole => runtime.block_on(serve(settings, common.json, begun)),
-        Role::Frontend => runtime.block_on(frontend(settings, common.json, begun)),
-        Role::Router => runtime.block_on(router(settings, common.json, begun)),
+        Role::Frontend | Role::Router => runtime.block_on(front(role, settings, common.json, begun)),
         Role::Worker => runtime.block_on(worker(settings, common.json, begun)),
     };
     runtime.shutdown_background();
@@ -105,32 +104,24 @@ async fn serve(settings: &Settings, json: bool, begun: Instant) -> Result<ExitCo
     end(settings, &shutdown, Some(frontend), &workers, planes).await
 }
 
-/// `dynamo frontend`: serves what workers in other processes register.
-async fn frontend(settings: &Settings, json: bool, begun: Instant) -> Result<ExitCode, String> {
+/// `dynamo frontend` serves what workers in other processes register; `dynamo router` chooses among them for gateways that
+/// send requests themselves.
+async fn front(role: Role, settings: &Settings, json: bool, begun: Instant) -> Result<ExitCode, String> {
     let shutdown = Shutdown::new();
     let _signals = shutdown.listen().map_err(|error| format!("cannot listen for signals: {error}"))?;
     shared(settings)?;
     let planes = Planes::new(settings, DiscoveryBackend::File, false).await?;
     let _fleet = planes.follow();
-    let frontend = planes.frontend(settings).await?;
-    let url = url(&frontend);
-    let grpc = grpc(&frontend);
-    announce_role("frontend", &format!("{grpc}listening on {url}, waiting for workers"), &url, json, begun)?;
-    end(settings, &shutdown, Some(frontend), &[], planes).await
-}
-
-/// `dynamo router`: chooses workers for gateways that send requests themselves.
-async fn router(settings: &Settings, json: bool, begun: Instant) -> Result<ExitCode, String> {
-    let shutdown = Shutdown::new();
-    let _signals = shutdown.listen().map_err(|error| format!("cannot listen for signals: {error}"))?;
-    shared(settings)?;
-    let planes = Planes::new(settings, DiscoveryBackend::File, false).await?;
-    let _fleet = planes.follow();
-    let router = planes.router(settings).await?;
-    let url = url(&router);
-    let line = format!("listening on {url}, choosing workers by {} routing", settings.router.mode);
-    announce_role("router", &line, &url, json, begun)?;
-    end(settings, &shutdown, Some(router), &[], planes).await
+    let mode = settings.router.mode;
+    let (name, front, purpose) = match role {
+        Role::Router => {
+            ("router", planes.router(settings).await?, format!("choosing workers by {mode} routing"))
+        }
+        _ => ("frontend", planes.frontend(settings).await?, "waiting for workers".to_owned()),
+    };
+    let (url, grpc) = (url(&front), grpc(&front));
+    announce_role(name, &format!("{grpc}listening on {url}, {purpose}"), &url, json, begun)?;
+    end(settings, &shutdown, Some(front), &[], planes).await
 }
 
 /// `dynamo worker`: engines for frontends in other processes.

@@ -39,6 +39,7 @@ struct Model {
     name: String,
     state: String,
     reason: Option<String>,
+    workers: usize,
     live_requests: i64,
     answered: u64,
     answered_prompt_tokens: u64,
@@ -106,7 +107,7 @@ impl Fleet {
             out.push_str("\nNo model is served: no worker has been found.\n");
         } else {
             let head = ["MODEL", "STATE", "WORKERS", "RUNNING", "ANSWERED", "CACHED", "TTFT"];
-            out.push_str(&table(head, self.models.iter().map(|model| model.row(self))));
+            out.push_str(&table(head, self.models.iter().map(Model::row)));
         }
         if !self.workers.is_empty() {
             let head =
@@ -133,8 +134,7 @@ impl Fleet {
 }
 
 impl Model {
-    fn row(&self, fleet: &Fleet) -> [String; 7] {
-        let workers = fleet.workers.iter().filter(|worker| worker.model == self.name).count();
+    fn row(&self) -> [String; 7] {
         let cached = share(self.answered_cached_tokens, self.answered_prompt_tokens);
         let first = match self.first_tokens {
             0 => "-".to_owned(),
@@ -143,7 +143,7 @@ impl Model {
         [
             name(&self.name),
             self.state.clone(),
-            workers.to_string(),
+            self.workers.to_string(),
             self.live_requests.to_string(),
             self.answered.to_string(),
             cached,
@@ -234,7 +234,7 @@ mod tests {
     fn fleet(edit: impl FnOnce(&mut serde_json::Value)) -> Fleet {
         let mut status = json!({
             "version": "1.0", "state": "serving", "refused": [],
-            "models": [{ "name": "m", "state": "ready", "reason": null, "live_requests": 2, "answered": 4,
+            "models": [{ "name": "m", "state": "ready", "reason": null, "workers": 2, "live_requests": 2, "answered": 4,
                 "answered_prompt_tokens": 400, "answered_cached_tokens": 100, "first_tokens": 4,
                 "first_token_seconds": 0.1 }],
             "workers": [

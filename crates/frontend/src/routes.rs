@@ -62,7 +62,7 @@ const fn post(template: &'static str, api: &'static Api) -> Route {
     Route { method: Method::POST, path: Path::Exact(template), template, handler: Handler::Generate(api) }
 }
 
-pub(crate) const fn compute(template: &'static str, api: &'static Compute) -> Route {
+const fn compute(template: &'static str, api: &'static Compute) -> Route {
     Route { method: Method::POST, path: Path::Exact(template), template, handler: Handler::Compute(api) }
 }
 
@@ -70,15 +70,8 @@ const fn absent(method: Method, template: &'static str, missing: &'static str) -
     Route { method, path: Path::Exact(template), template, handler: Handler::Absent(missing) }
 }
 
-/// More specific ones first.
-pub(crate) static ROUTES: &[Route] = &[
-    post("/v1/chat/completions", &api::chat::API),
-    post("/v1/completions", &api::completions::API),
-    post("/v1/embeddings", &api::embeddings::API),
-    post("/v1/messages", &api::messages::API),
-    post("/v1/messages/count_tokens", &api::messages::COUNT),
-    post("/v1/responses", &api::responses::API),
-    post("/v1/responses/input_tokens", &api::responses::COUNT),
+/// Those of every role that speaks HTTP.
+static COMMON: &[Route] = &[
     compute("/tokenize", &api::tokenize::TOKENIZE),
     compute("/detokenize", &api::tokenize::DETOKENIZE),
     get(api::busy::PATH, api::busy::list),
@@ -88,6 +81,22 @@ pub(crate) static ROUTES: &[Route] = &[
         template: api::busy::PATH,
         handler: Handler::Busy,
     },
+    get("/health", service::health),
+    get("/live", service::live),
+    get("/metrics", service::metrics),
+    get("/openapi.json", service::openapi),
+    get("/status.json", status::status),
+];
+
+/// Those of a frontend, more specific ones first.
+static ROUTES: &[Route] = &[
+    post("/v1/chat/completions", &api::chat::API),
+    post("/v1/completions", &api::completions::API),
+    post("/v1/embeddings", &api::embeddings::API),
+    post("/v1/messages", &api::messages::API),
+    post("/v1/messages/count_tokens", &api::messages::COUNT),
+    post("/v1/responses", &api::responses::API),
+    post("/v1/responses/input_tokens", &api::responses::COUNT),
     get("/v1/models", service::models),
     Route {
         method: Method::GET,
@@ -101,12 +110,7 @@ pub(crate) static ROUTES: &[Route] = &[
         template: "/v1/models/{id}",
         handler: Handler::Read(service::model),
     },
-    get("/health", service::health),
-    get("/live", service::live),
-    get("/metrics", service::metrics),
-    get("/openapi.json", service::openapi),
     get("/", page::page),
-    get("/status.json", status::status),
     absent(Method::POST, "/v1/images/generations", "a worker that makes images"),
     absent(Method::POST, "/v1/images/edits", "a worker that makes images"),
     absent(Method::POST, "/v1/videos", "a worker that makes videos"),
@@ -118,9 +122,14 @@ pub(crate) static ROUTES: &[Route] = &[
     absent(Method::POST, "/v1/rerank", "a worker that ranks"),
 ];
 
-/// Method and path of every route over HTTP, as documented.
+/// The routes of a role and those of all.
+pub(crate) fn with_common(own: &'static [Route]) -> impl Iterator<Item = &'static Route> {
+    own.iter().chain(COMMON)
+}
+
+/// Method and path of every route of a frontend over HTTP, as documented.
 pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
-    ROUTES.iter().map(|route| (route.method.as_str(), route.template))
+    with_common(ROUTES).map(|route| (route.method.as_str(), route.template))
 }
 
 /// Served without a key: probes have none, and the page holds nothing and asks for one.
@@ -150,9 +159,9 @@ enum Found<'a> {
     Nothing,
 }
 
-fn find<'a>(table: &'static [Route], method: &Method, path: &'a str) -> Found<'a> {
+fn find<'a>(own: &'static [Route], method: &Method, path: &'a str) -> Found<'a> {
     let mut allowed: Vec<&str> = Vec::new();
-    for route in table {
+    for route in with_common(own) {
         let Some(inner) = route.path.matches(path) else { continue };
         if answers(route, method) {
             return Found::Route(route, inner);
@@ -216,9 +225,9 @@ async fn route(shared: &Arc<Shared>, request: Request<Upload>, identity: Identit
         return response;
     }
     let path = request.uri().path();
-    let table = if shared.desk.is_some() { selection::ROUTES } else { ROUTES };
+    let own = if shared.desk.is_some() { selection::ROUTES } else { ROUTES };
     let found =
-        if api::busy::is_hidden(shared, path) { Found::Nothing } else { find(table, request.method(), path) };
+        if api::busy::is_hidden(shared, path) { Found::Nothing } else { find(own, request.method(), path) };
     match found {
         Found::Route(route, inner) => match route.handler {
             Handler::Generate(api) => generate::handle(Arc::clone(shared), api, request, identity).await,
@@ -362,15 +371,14 @@ mod tests {
     }
 
     /// The document and the table name the same routes.
-    fn complete(document: &serde_json::Value, table: &'static [Route]) {
+    fn complete(document: &serde_json::Value, own: &'static [Route]) {
         let mut documented: Vec<(String, String)> = Vec::new();
         for (path, methods) in document["paths"].as_object().unwrap() {
             let methods = methods.as_object().unwrap().keys().filter(|key| *key != "parameters");
             documented.extend(methods.map(|method| (method.to_uppercase(), path.clone())));
         }
         documented.sort();
-        let mut served: Vec<(String, String)> = table
-            .iter()
+        let mut served: Vec<(String, String)> = with_common(own)
             .filter(|route| !matches!(route.handler, Handler::Absent(_)))
             .map(|route| (route.method.to_string(), route.template.to_owned()))
             .collect();

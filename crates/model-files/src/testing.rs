@@ -14,6 +14,24 @@ pub fn model_path() -> PathBuf {
     path
 }
 
+/// Names, rows and columns of the tensors of a Llama of one layer, 32 wide, with two heads of 32 of which one is for keys and
+/// values.
+pub fn tiny_llama(vocabulary: usize) -> [(&'static str, usize, usize); 11] {
+    [
+        ("token_embd", vocabulary, 32),
+        ("output_norm", 1, 32),
+        ("blk.0.attn_norm", 1, 32),
+        ("blk.0.attn_q", 64, 32),
+        ("blk.0.attn_k", 32, 32),
+        ("blk.0.attn_v", 32, 32),
+        ("blk.0.attn_output", 32, 64),
+        ("blk.0.ffn_norm", 1, 32),
+        ("blk.0.ffn_gate", 64, 32),
+        ("blk.0.ffn_up", 64, 32),
+        ("blk.0.ffn_down", 32, 64),
+    ]
+}
+
 /// A GGUF file (version 3) in the making.
 #[derive(Clone, Debug, Default)]
 pub struct GgufWriter {

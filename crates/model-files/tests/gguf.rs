@@ -1,7 +1,7 @@
 //! GGUF files, whole and broken.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use dynamo_model_files::testing::GgufWriter;
+use dynamo_model_files::testing::{GgufWriter, tiny_llama};
 use dynamo_model_files::{Architecture, Config, Encoding, Tensor, open};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -53,20 +53,7 @@ fn config() -> Config {
 }
 
 fn add_tensors(writer: &mut GgufWriter) {
-    let shapes = [
-        ("token_embd", 259, 32),
-        ("output_norm", 1, 32),
-        ("blk.0.attn_norm", 1, 32),
-        ("blk.0.attn_q", 64, 32),
-        ("blk.0.attn_k", 32, 32),
-        ("blk.0.attn_v", 32, 32),
-        ("blk.0.attn_output", 32, 64),
-        ("blk.0.ffn_norm", 1, 32),
-        ("blk.0.ffn_gate", 64, 32),
-        ("blk.0.ffn_up", 64, 32),
-        ("blk.0.ffn_down", 32, 64),
-    ];
-    for (name, rows, columns) in shapes {
+    for (name, rows, columns) in tiny_llama(259) {
         let encoding = if rows == 1 { Encoding::F32 } else { Encoding::Q8_0 };
         let length = encoding.row_bytes(columns).unwrap() * rows;
         let bytes = (0..length).map(|i| (i % 251) as u8).collect();

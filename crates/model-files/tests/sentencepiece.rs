@@ -1,7 +1,7 @@
 //! SentencePiece vocabularies in GGUF files, against SentencePiece itself (`tests/data/make_sentencepiece.py`).
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use dynamo_model_files::testing::GgufWriter;
+use dynamo_model_files::testing::{GgufWriter, tiny_llama};
 use dynamo_model_files::{Architecture, Config, Encoding, ModelFiles, Tensor, open};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -63,20 +63,7 @@ fn write(vocabulary: &Value, edit: impl FnOnce(&mut GgufWriter)) -> (Temporary, 
         writer.boolean("tokenizer.ggml.add_space_prefix", false);
     }
     edit(&mut writer);
-    let shapes = [
-        ("token_embd", pieces.len(), 32),
-        ("output_norm", 1, 32),
-        ("blk.0.attn_norm", 1, 32),
-        ("blk.0.attn_q", 64, 32),
-        ("blk.0.attn_k", 32, 32),
-        ("blk.0.attn_v", 32, 32),
-        ("blk.0.attn_output", 32, 64),
-        ("blk.0.ffn_norm", 1, 32),
-        ("blk.0.ffn_gate", 64, 32),
-        ("blk.0.ffn_up", 64, 32),
-        ("blk.0.ffn_down", 32, 64),
-    ];
-    for (name, rows, columns) in shapes {
+    for (name, rows, columns) in tiny_llama(pieces.len()) {
         let bytes = vec![0; rows * columns * 4];
         writer.tensor(&format!("{name}.weight"), &Tensor { encoding: Encoding::F32, rows, columns, bytes });
     }

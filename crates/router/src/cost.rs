@@ -38,10 +38,7 @@ pub fn cost(config: &Config, inputs: &CostInputs) -> Terms {
         1.0
     };
     let shared_beyond = inputs.shared_blocks.saturating_sub(overlap.device);
-    let credit = config.overlap_score_credit * decay * f64::from(overlap.device)
-        + config.host_weight * f64::from(overlap.host_beyond())
-        + config.disk_weight * f64::from(overlap.disk_beyond())
-        + config.shared_weight * f64::from(shared_beyond);
+    let credit = credit(config, overlap, shared_beyond, decay);
     let adjusted_prefill_blocks = (raw_prefill_blocks - credit).max(0.0);
     Terms {
         target: inputs.target,
@@ -59,6 +56,15 @@ pub fn cost(config: &Config, inputs: &CostInputs) -> Terms {
             + inputs.potential_decode_blocks
             + config.decode_active_request_weight * f64::from(inputs.active_requests),
     }
+}
+
+/// Blocks of prefill that what is cached is worth. `shared_beyond`: blocks in the cache that all share, beyond the device's.
+#[inline]
+pub(crate) fn credit(config: &Config, overlap: Overlap, shared_beyond: u32, decay: f64) -> f64 {
+    config.overlap_score_credit * decay * f64::from(overlap.device)
+        + config.host_weight * f64::from(overlap.host_beyond())
+        + config.disk_weight * f64::from(overlap.disk_beyond())
+        + config.shared_weight * f64::from(shared_beyond)
 }
 
 /// Prompt tokens left to compute on a worker with this overlap: what is booked as its prefill.

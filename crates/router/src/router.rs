@@ -6,6 +6,7 @@
 use crate::booking::{Booking, Output};
 use crate::config::{Config, Mode};
 use crate::contract::check_contract;
+use crate::cost::credit;
 use crate::query::{BookedLoad, IndexSize, PotentialLoad, Query, Selection};
 use crate::state::State;
 use crate::thresholds::Thresholds;
@@ -118,9 +119,9 @@ impl Router {
         self.shared.config.mode
     }
 
-    /// What it decides by.
-    pub fn config(&self) -> &Config {
-        &self.shared.config
+    /// Blocks of prefill that an overlap is worth on an idle worker.
+    pub fn credit(&self, overlap: Overlap) -> f64 {
+        credit(&self.shared.config, overlap, 0, 1.0)
     }
 
     /// Workers that are passed over for their faults at the moment.

@@ -3,7 +3,7 @@
 
 use super::prompt::Prompt;
 use crate::model::Worker;
-use dynamo_router::{BookedLoad, Overlap, PotentialLoad, Terms};
+use dynamo_router::{BookedLoad, Overlap, PotentialLoad, Router, Terms};
 use dynamo_types::{Load, WorkerRank};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -105,19 +105,16 @@ pub(super) struct Score {
 }
 
 impl Score {
-    pub(super) fn new(source: WorkerRank, overlap: Overlap, config: &dynamo_router::Config) -> Self {
-        let (host, disk) = (overlap.host_beyond(), overlap.disk_beyond());
+    pub(super) fn new(source: WorkerRank, overlap: Overlap, router: &Router) -> Self {
         Self {
             worker_id: source.worker.0,
             dp_rank: source.rank,
             device_blocks: overlap.device,
             host_pinned_blocks: overlap.host,
             disk_blocks: overlap.disk,
-            host_pinned_extension_blocks: host,
-            disk_extension_blocks: disk,
-            router_credit_blocks: config.overlap_score_credit * f64::from(overlap.device)
-                + config.host_weight * f64::from(host)
-                + config.disk_weight * f64::from(disk),
+            host_pinned_extension_blocks: overlap.host_beyond(),
+            disk_extension_blocks: overlap.disk_beyond(),
+            router_credit_blocks: router.credit(overlap),
         }
     }
 }

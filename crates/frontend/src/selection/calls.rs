@@ -319,13 +319,15 @@ fn by_hashes(prompt: &Prompt) -> Query<'_> {
 fn overlap_scores(shared: &Shared, _: &Desk, input: &Input, _: &str) -> Result<Reply> {
     let model = model_of(shared, input.model_name.as_deref())?;
     let prompt = Prompt::of(shared, &model, input)?;
-    let config = model.router.config();
     let ranks = model.router.overlaps(&by_hashes(&prompt));
     ok(&Scores {
         model_name: Arc::clone(model.name()),
         block_size: prompt.block_size,
         num_blocks: prompt.sequences.len(),
-        workers: ranks.into_iter().map(|(source, overlap)| Score::new(source, overlap, config)).collect(),
+        workers: ranks
+            .into_iter()
+            .map(|(source, overlap)| Score::new(source, overlap, &model.router))
+            .collect(),
     })
 }
 

@@ -1,12 +1,13 @@
 //! The service's part of the OpenAPI document.
 
 use super::ROUTES;
+use crate::routes::with_common;
 use serde_json::{Value, json};
 
 /// The document of the selection service. `common`: the one of a frontend, of which it shares some routes.
 pub(crate) fn document(mut common: Value) -> Value {
     if let Some(paths) = common["paths"].as_object_mut() {
-        paths.retain(|path, _| ROUTES.iter().any(|route| route.template == path));
+        paths.retain(|path, _| with_common(ROUTES).any(|route| route.template == path));
     }
     for route in ROUTES {
         let method = route.method.as_str().to_ascii_lowercase();
@@ -39,6 +40,7 @@ fn operation(template: &str, method: &str) -> Value {
         (path, _) if path.ends_with("/output_block") => "The answer fills one more block",
         _ => "The first token is there",
     };
+    let done = if matches!(template, "/reservations" | "/add") { "201" } else { "200" };
     json!({ "summary": summary, "responses": {
-        "200": answer("As asked."), "default": answer("`{\"error\": text}`: what is wrong.") } })
+        done: answer("As asked."), "default": answer("`{\"error\": text}`: what is wrong.") } })
 }

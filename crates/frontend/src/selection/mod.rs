@@ -22,9 +22,9 @@ use crate::api;
 use crate::body::{Received, Upload};
 use crate::http::{self, Body};
 use crate::record::Identity;
-use crate::routes::{Handler, Path, Route, compute, get};
+use crate::routes::{Handler, Path, Route, get};
 use crate::shared::Shared;
-use crate::{generate, prepare, service, status};
+use crate::{generate, prepare};
 use calls::Reply;
 use dynamo_types::{Error, Result};
 use hyper::body::Bytes;
@@ -58,7 +58,7 @@ const fn of_reservation(
     Route { method, path, template, handler: Handler::Selection(call) }
 }
 
-/// More specific ones first.
+/// Those of its own, more specific ones first.
 pub(crate) static ROUTES: &[Route] = &[
     call(Method::POST, "/select", &calls::SELECT),
     call(Method::POST, "/select_and_reserve", &calls::SELECT_AND_RESERVE),
@@ -81,20 +81,6 @@ pub(crate) static ROUTES: &[Route] = &[
     get("/loads", views::loads),
     get("/workers", views::workers),
     get("/ready", views::ready),
-    compute("/tokenize", &api::tokenize::TOKENIZE),
-    compute("/detokenize", &api::tokenize::DETOKENIZE),
-    get(api::busy::PATH, api::busy::list),
-    Route {
-        method: Method::POST,
-        path: Path::Exact(api::busy::PATH),
-        template: api::busy::PATH,
-        handler: Handler::Busy,
-    },
-    get("/health", service::health),
-    get("/live", service::live),
-    get("/metrics", service::metrics),
-    get("/openapi.json", service::openapi),
-    get("/status.json", status::status),
 ];
 
 /// How often abandoned reservations are looked for.
