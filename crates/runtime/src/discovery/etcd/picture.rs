@@ -1,0 +1,181 @@
+//! What the store was last heard to hold, and what it may have lost: plain data, with the time as an argument.
+
+use super::super::layout::{self, INSTANCES};
+use super::wire::{Changes, Pair};
+use dynamo_types::{InstanceId, ModelRecord};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// All entries at one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Snapshot {
+    pub(super) revision: i64,
+    /// What stands in the marker, which whoever finds a store without one makes anew.
+    pub(super) identity: Vec<u8>,
+    pub(super) pairs: Vec<Pair>,
+}
+
+#[derive(Default)]
+pub(super) struct Picture {
+    pub(super) revision: i64,
+    pub(super) identity: Option<Vec<u8>>,
+    entries: BTreeMap<String, String>,
+    /// Large texts by hash; only those that entries refer to.
+    blobs: FxHashMap<String, Arc<str>>,
+    absent: Absent,
+}
+
+impl Picture {
+    /// Takes over a list. `unheard`: we have not heard the store all the while since the last one. `shown`: what the view
+    /// shows. True: it is another store than before.
+    pub(super) fn list(
+        &mut self,
+        snapshot: Snapshot,
+        unheard: bool,
+        shown: Vec<ModelRecord>,
+        (now, lease): (Instant, Duration),
+    ) -> bool {
+        let same = self.identity.as_ref().is_none_or(|known| *known == snapshot.identity);
+        let replaced = !same || snapshot.revision < self.revision;
+        self.identity = Some(snapshot.identity);
+        self.revision = snapshot.revision;
+        self.entries = snapshot.pairs.into_iter().map(|pair| (pair.key, text(&pair.value))).collect();
+        if replaced || unheard {
+            self.absent.begin(shown, now + lease);
+        }
+        replaced
+    }
+
+    pub(super) fn apply(&mut self, changes: Changes) {
+        self.revision = self.revision.max(changes.revision);
+        for (is_put, pair) in changes.events {
+            if is_put {
+                self.entries.insert(pair.key, text(&pair.value));
+            } else {
+                self.entries.remove(&pair.key);
+            }
+        }
+    }
+
+    pub(super) fn holds(&self, key: &str) -> bool {
+        self.entries.contains_key(key)
+    }
+
+    /// Forgets texts that nothing refers to, and says which are missing.
+    pub(super) fn missing_blobs(&mut self) -> Vec<String> {
+        let models = self.entries.iter().filter(|(key, _)| !key.starts_with(INSTANCES));
+        let wanted: BTreeSet<String> = models.filter_map(|(_, value)| layout::blob_of(value)).collect();
+        self.blobs.retain(|hash, _| wanted.contains(hash));
+        wanted.into_iter().filter(|hash| !self.blobs.contains_key(hash)).collect()
+    }
+
+    pub(super) fn add_blob(&mut self, hash: String, content: Arc<str>) {
+        self.blobs.insert(hash, content);
+    }
+
+    /// The records there are, with those that may still come again; and what cannot be read.
+    pub(super) fn records(&mut self, now: Instant) -> (Vec<ModelRecord>, Vec<String>) {
+        let entries = || self.entries.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        let (mut records, faults) = layout::assemble(
+            entries().filter(|(key, _)| key.starts_with(INSTANCES)),
+            entries().filter(|(key, _)| key.starts_with(layout::MODELS)),
+            |hash| self.blobs.get(hash).cloned(),
+        );
+        self.absent.merge(&mut records, now);
+        (records, faults)
+    }
+
+    /// When the next of those that may still come again is given up.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.absent.0.values().map(|(_, until)| *until).min()
+    }
+}
+
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).into_owned()
+}
+
+/// Records that were there before we lost the store, or the store its data, and that their owners, who may have lost it
+/// too, have not written again. Each has one lease for that, so that nobody is taken away who only was not heard.
+#[derive(Default)]
+struct Absent(BTreeMap<InstanceId, (ModelRecord, Instant)>);
+
+impl Absent {
+    /// Who waits already waits no longer for it: a store that comes and goes does not keep the dead.
+    fn begin(&mut self, shown: Vec<ModelRecord>, until: Instant) {
+        for record in shown {
+            self.0.entry(record.instance.id).or_insert((record, until));
+        }
+    }
+
+    /// From when a record was found again, it is there as long as the store says.
+    fn merge(&mut self, listed: &mut Vec<ModelRecord>, now: Instant) {
+        for record in listed.iter() {
+            self.0.remove(&record.instance.id);
+        }
+        self.0.retain(|_, (_, until)| *until > now);
+        listed.extend(self.0.values().map(|(record, _)| record.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::conformance::remote;
+    use super::super::super::layout::Entries;
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(10);
+
+    fn snapshot(identity: &str, revision: i64, records: &[ModelRecord]) -> Snapshot {
+        let pairs = records.iter().flat_map(|record| {
+            let entries = Entries::of(record).unwrap();
+            [entries.instance, entries.model]
+        });
+        let pairs = pairs.map(|(key, value)| Pair { key, value: value.into(), revision }).collect();
+        Snapshot { revision, identity: identity.into(), pairs }
+    }
+
+    fn removal(record: &ModelRecord, revision: i64) -> Changes {
+        let entries = Entries::of(record).unwrap();
+        let events =
+            [entries.instance.0, entries.model.0].map(|key| (false, Pair { key, ..Pair::default() }));
+        Changes { revision, events: events.into(), ..Changes::default() }
+    }
+
+    #[test]
+    fn r24_a_lost_store_takes_nobody_away_who_can_still_come() {
+        let (one, two) = (remote(1, "m", 16), remote(2, "m", 16));
+        let start = Instant::now();
+        let at = |s: u64| (start + Duration::from_secs(s), LEASE);
+        let mut picture = Picture::default();
+        assert!(!picture.list(snapshot("a", 5, &[one.clone(), two.clone()]), false, vec![], at(0)));
+        assert_eq!(picture.records(at(0).0).0, [one.clone(), two.clone()]);
+        // Emptied: both are kept, for one lease after it was found, however often it is listed again.
+        let shown = vec![one.clone(), two.clone()];
+        assert!(picture.list(snapshot("b", 2, &[]), true, shown.clone(), at(100)));
+        assert_eq!(picture.records(at(100).0).0, shown);
+        assert_eq!(picture.due(), Some(at(110).0));
+        // One writes itself down again, and then leaves: that is believed.
+        assert!(!picture.list(snapshot("b", 3, std::slice::from_ref(&one)), true, shown.clone(), at(105)));
+        assert_eq!(picture.records(at(105).0).0, shown);
+        picture.apply(removal(&one, 4));
+        assert_eq!(picture.records(at(106).0).0, std::slice::from_ref(&two));
+        assert_eq!(picture.records(at(111).0).0, []);
+        assert_eq!(picture.due(), None);
+    }
+
+    #[test]
+    fn r26_what_a_list_lacks_is_gone_if_the_store_was_heard_all_the_while() {
+        let one = remote(1, "m", 16);
+        let now = (Instant::now(), LEASE);
+        let mut picture = Picture::default();
+        picture.list(snapshot("a", 5, std::slice::from_ref(&one)), true, vec![], now);
+        assert!(!picture.list(snapshot("a", 6, &[]), false, vec![one.clone()], now));
+        assert_eq!(picture.records(now.0).0, []);
+        // A backup that was played back is another store, whatever it calls itself.
+        assert!(picture.list(snapshot("a", 4, &[]), false, vec![one.clone()], now));
+        assert_eq!(picture.records(now.0).0, [one]);
+    }
+}
