@@ -104,9 +104,9 @@ async fn r24_a_store_that_was_frozen_for_longer_than_leases_takes_nobody_away() 
     let mut watch = there.watch().await;
     until(&mut watch, &mut BTreeMap::new(), &[remote(1, "m", 16)]).await;
     store.server.lock().await.signal("-STOP");
-    tokio::time::sleep(2 * quick(&store.proxy).lease).await;
+    tokio::time::sleep(quick(&store.proxy).lease * 3 / 2).await;
     store.server.lock().await.signal("-CONT");
-    let seen = tokio::time::timeout(2 * quick(&store.proxy).lease, watch.next()).await;
+    let seen = tokio::time::timeout(quick(&store.proxy).lease * 3 / 2, watch.next()).await;
     assert!(seen.is_err(), "{seen:?}");
     let late = store.open().await;
     assert_eq!(late.list(), [remote(1, "m", 16)], "written again");
@@ -129,7 +129,7 @@ async fn r24_entries_that_others_removed_are_written_again() {
     // All, with the marker: nobody notices.
     let emptied = Transaction::new().delete(MARKER).delete(&entries.model.0).delete(&entries.instance.0);
     client.transact(&emptied).await.unwrap();
-    let seen = tokio::time::timeout(2 * quick(&store.proxy).lease, watch.next()).await;
+    let seen = tokio::time::timeout(quick(&store.proxy).lease * 3 / 2, watch.next()).await;
     assert!(seen.is_err(), "{seen:?}");
     assert_eq!(store.open().await.list(), [remote(1, "m", 16)], "written again");
 }
