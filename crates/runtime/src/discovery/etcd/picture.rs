@@ -24,7 +24,7 @@ pub(super) struct Picture {
     entries: BTreeMap<String, String>,
     /// Large texts by hash; only those that entries refer to.
     blobs: FxHashMap<String, Arc<str>>,
-    absent: Absent,
+    kept: Kept,
 }
 
 impl Picture {
@@ -41,10 +41,14 @@ impl Picture {
         let replaced = !same || snapshot.revision < self.revision;
         self.identity = Some(snapshot.identity);
         self.revision = snapshot.revision;
-        self.entries = snapshot.pairs.into_iter().map(|pair| (pair.key, text(&pair.value))).collect();
-        if replaced || unheard {
-            self.absent.begin(shown, now + lease);
+        if replaced {
+            self.kept.count_from(self.revision);
         }
+        if replaced || unheard {
+            self.kept.begin(shown, now + lease, self.revision);
+        }
+        snapshot.pairs.iter().for_each(|pair| self.kept.written(pair));
+        self.entries = snapshot.pairs.into_iter().map(|pair| (pair.key, text(&pair.value))).collect();
         replaced
     }
 
@@ -52,6 +56,7 @@ impl Picture {
         self.revision = self.revision.max(changes.revision);
         for (is_put, pair) in changes.events {
             if is_put {
+                self.kept.written(&pair);
                 self.entries.insert(pair.key, text(&pair.value));
             } else {
                 self.entries.remove(&pair.key);
@@ -83,13 +88,13 @@ impl Picture {
             entries().filter(|(key, _)| key.starts_with(layout::MODELS)),
             |hash| self.blobs.get(hash).cloned(),
         );
-        self.absent.merge(&mut records, now);
+        self.kept.merge(&mut records, now);
         (records, faults)
     }
 
     /// When the next of those that may still come again is given up.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.absent.0.values().map(|(_, until)| *until).min()
+        self.kept.0.values().map(|kept| kept.until).min()
     }
 }
 
@@ -97,26 +102,52 @@ fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).into_owned()
 }
 
-/// Records that were there before we lost the store, or the store its data, and that their owners, who may have lost it
-/// too, have not written again. Each has one lease for that, so that nobody is taken away who only was not heard.
+/// Records that were there before we lost the store, or the store its data. Their owners may have lost it too, and may
+/// still be listed under leases that have ended already. So each stays for one lease, whatever the store says, or until its
+/// owner writes it again: nobody is taken away who only was not heard.
 #[derive(Default)]
-struct Absent(BTreeMap<InstanceId, (ModelRecord, Instant)>);
+struct Kept(BTreeMap<String, Keeping>);
 
-impl Absent {
-    /// Who waits already waits no longer for it: a store that comes and goes does not keep the dead.
-    fn begin(&mut self, shown: Vec<ModelRecord>, until: Instant) {
+struct Keeping {
+    record: ModelRecord,
+    until: Instant,
+    /// The revision at which we heard the store again.
+    since: i64,
+}
+
+impl Kept {
+    /// Who is kept already is not kept longer: a store that comes and goes does not keep the dead.
+    fn begin(&mut self, shown: Vec<ModelRecord>, until: Instant, since: i64) {
         for record in shown {
-            self.0.entry(record.instance.id).or_insert((record, until));
+            let id = record.instance.id.to_string();
+            self.0.entry(id).or_insert(Keeping { record, until, since });
         }
     }
 
-    /// From when a record was found again, it is there as long as the store says.
-    fn merge(&mut self, listed: &mut Vec<ModelRecord>, now: Instant) {
-        for record in listed.iter() {
-            self.0.remove(&record.instance.id);
+    /// The revisions of another store are others.
+    fn count_from(&mut self, since: i64) {
+        self.0.values_mut().for_each(|kept| kept.since = since);
+    }
+
+    fn written(&mut self, pair: &Pair) {
+        let id = pair.key.rsplit('/').next().unwrap_or_default();
+        if self.0.get(id).is_some_and(|kept| pair.revision > kept.since) {
+            self.0.remove(id);
         }
-        self.0.retain(|_, (_, until)| *until > now);
-        listed.extend(self.0.values().map(|(record, _)| record.clone()));
+    }
+
+    fn merge(&mut self, listed: &mut Vec<ModelRecord>, now: Instant) {
+        self.0.retain(|_, kept| kept.until > now);
+        let mut absent: BTreeSet<InstanceId> = self.0.values().map(|kept| kept.record.instance.id).collect();
+        for record in listed.iter() {
+            if absent.remove(&record.instance.id)
+                && let Some(kept) = self.0.get_mut(&record.instance.id.to_string())
+            {
+                kept.record = record.clone();
+            }
+        }
+        let kept = self.0.values().filter(|kept| absent.contains(&kept.record.instance.id));
+        listed.extend(kept.map(|kept| kept.record.clone()));
     }
 }
 
@@ -164,6 +195,21 @@ mod tests {
         assert_eq!(picture.records(at(106).0).0, std::slice::from_ref(&two));
         assert_eq!(picture.records(at(111).0).0, []);
         assert_eq!(picture.due(), None);
+    }
+
+    #[test]
+    fn r24_a_lease_that_ended_unheard_is_listed_for_a_moment_and_takes_nobody_away() {
+        let one = remote(1, "m", 16);
+        let start = Instant::now();
+        let at = |s: u64| (start + Duration::from_secs(s), LEASE);
+        let mut picture = Picture::default();
+        picture.list(snapshot("a", 5, std::slice::from_ref(&one)), false, vec![], at(0));
+        // The store was frozen: it answers before it looks at its leases.
+        picture.list(snapshot("a", 5, std::slice::from_ref(&one)), true, vec![one.clone()], at(20));
+        picture.apply(removal(&one, 6));
+        assert_eq!(picture.records(at(21).0).0, std::slice::from_ref(&one));
+        // Its owner did not live.
+        assert_eq!(picture.records(at(31).0).0, []);
     }
 
     #[test]
