@@ -4,6 +4,7 @@ use super::super::layout::{self, INSTANCES};
 use super::wire::{Changes, Pair};
 use dynamo_types::{InstanceId, ModelRecord};
 use rustc_hash::FxHashMap;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -104,7 +105,7 @@ fn text(value: &[u8]) -> String {
 
 /// Records that were there before we lost the store, or the store its data. Their owners may have lost it too, and may
 /// still be listed under leases that have ended already. So each stays for one lease, whatever the store says, or until its
-/// owner writes it again: nobody is taken away who only was not heard.
+/// owner has written all of it again: nobody is taken away who only was not heard.
 #[derive(Default)]
 struct Kept(BTreeMap<String, Keeping>);
 
@@ -113,6 +114,8 @@ struct Keeping {
     until: Instant,
     /// The revision at which we heard the store again.
     since: i64,
+    /// Its owner has written an entry since then; a text it refers to may be missing yet.
+    is_written: bool,
 }
 
 impl Kept {
@@ -120,7 +123,7 @@ impl Kept {
     fn begin(&mut self, shown: Vec<ModelRecord>, until: Instant, since: i64) {
         for record in shown {
             let id = record.instance.id.to_string();
-            self.0.entry(id).or_insert(Keeping { record, until, since });
+            self.0.entry(id).or_insert(Keeping { record, until, since, is_written: false });
         }
     }
 
@@ -131,8 +134,8 @@ impl Kept {
 
     fn written(&mut self, pair: &Pair) {
         let id = pair.key.rsplit('/').next().unwrap_or_default();
-        if self.0.get(id).is_some_and(|kept| pair.revision > kept.since) {
-            self.0.remove(id);
+        if let Some(kept) = self.0.get_mut(id) {
+            kept.is_written |= pair.revision > kept.since;
         }
     }
 
@@ -141,9 +144,13 @@ impl Kept {
         let mut absent: BTreeSet<InstanceId> = self.0.values().map(|kept| kept.record.instance.id).collect();
         for record in listed.iter() {
             if absent.remove(&record.instance.id)
-                && let Some(kept) = self.0.get_mut(&record.instance.id.to_string())
+                && let Entry::Occupied(mut kept) = self.0.entry(record.instance.id.to_string())
             {
-                kept.record = record.clone();
+                if kept.get().is_written {
+                    kept.remove();
+                } else {
+                    kept.get_mut().record = record.clone();
+                }
             }
         }
         let kept = self.0.values().filter(|kept| absent.contains(&kept.record.instance.id));
@@ -210,6 +217,30 @@ mod tests {
         assert_eq!(picture.records(at(21).0).0, std::slice::from_ref(&one));
         // Its owner did not live.
         assert_eq!(picture.records(at(31).0).0, []);
+    }
+
+    #[test]
+    fn r24_who_was_written_again_in_part_is_kept_until_all_of_it_is_there() {
+        let mut one = remote(1, "m", 16);
+        let mut card = (*one.card).clone();
+        let content: Arc<str> = "\"t\" ".repeat(9000).into();
+        card.tokenizer = dynamo_types::TokenizerSpec::HuggingFace { json: Arc::clone(&content) };
+        one.card = Arc::new(card);
+        let hash = Entries::of(&one).unwrap().blob.unwrap().hash;
+        let start = Instant::now();
+        let at = |s: u64| (start + Duration::from_secs(s), LEASE);
+        let mut picture = Picture::default();
+        picture.list(snapshot("b", 1, &[]), false, vec![], at(0));
+        picture.list(snapshot("c", 1, &[]), true, vec![one.clone()], at(1));
+        let pairs = snapshot("c", 2, std::slice::from_ref(&one)).pairs;
+        let events = pairs.into_iter().map(|pair| (true, pair)).collect();
+        picture.apply(Changes { revision: 2, events, ..Changes::default() });
+        assert_eq!(picture.missing_blobs(), std::slice::from_ref(&hash));
+        assert_eq!(picture.records(at(2).0).0, std::slice::from_ref(&one));
+        picture.add_blob(hash, content);
+        assert_eq!(picture.records(at(3).0).0, std::slice::from_ref(&one));
+        picture.apply(removal(&one, 3));
+        assert_eq!(picture.records(at(4).0).0, []);
     }
 
     #[test]
