@@ -83,6 +83,12 @@ require_toolchain() {
         die "a C compiler is missing (cargo links with it). On Debian: apt-get install gcc libc6-dev"
 }
 
+# Makes the services callable that tests start for themselves, or says what to do.
+require_services() {
+    command -v etcd >/dev/null 2>&1 || apt_install etcd-server ||
+        die "tests start an etcd of their own, and it cannot be installed here. On Debian, as root: apt-get install etcd-server"
+}
+
 # Makes headless Chromium and its WebDriver callable, or says what to do.
 require_browser() {
     local missing=()

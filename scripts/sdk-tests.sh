@@ -6,6 +6,7 @@ source scripts/lib.sh
 
 require_toolchain
 require_browser
+require_services
 DYNAMO_MODEL="${DYNAMO_MODEL:-$(scripts/fetch-model.sh)}"
 cargo build "${SELECTION[@]}" --bins
 DYNAMO_BIN="$(cd "$(target_dir)/release" && pwd)/dynamo"

@@ -185,7 +185,7 @@ pub(crate) struct FrontendFlags {
 /// What every role can be told.
 #[derive(Debug, Args)]
 pub(crate) struct CommonFlags {
-    /// Where processes find each other: memory (this process only) or file (this host) [default: memory for `serve`, else file]
+    /// Where processes find each other: memory (this process only), file (this host) or etcd [default: memory for `serve`, else file]
     #[arg(long, value_name = "BACKEND")]
     discovery_backend: Option<String>,
 

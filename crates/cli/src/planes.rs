@@ -2,7 +2,7 @@
 
 use crate::settings::{DiscoveryBackend, Settings};
 use dynamo_frontend::Frontend;
-use dynamo_runtime::discovery::{self, Discovery, File, Memory};
+use dynamo_runtime::discovery::{self, Discovery, Etcd, File, Memory};
 use dynamo_runtime::events::{self, EventPlane, Local};
 use dynamo_runtime::metrics::Registry;
 use dynamo_runtime::plane::{self, ByTransport, InProcess, RequestPlane, tcp};
@@ -63,16 +63,20 @@ impl Planes {
         otherwise: DiscoveryBackend,
         serves: bool,
     ) -> Result<Self, String> {
-        if settings.discovery.backend.unwrap_or(otherwise) == DiscoveryBackend::Memory {
-            return Self::alone(settings);
-        }
-        let store = File::open(&store_path(settings), discovery::file::Options::default())
-            .map_err(|error| error.to_string())?;
+        let store: Result<Arc<dyn Discovery>, _> = match settings.discovery.backend.unwrap_or(otherwise) {
+            DiscoveryBackend::Memory => return Self::alone(settings),
+            DiscoveryBackend::File => File::open(&store_path(settings), discovery::file::Options::default())
+                .map(|store| Arc::new(store) as _),
+            DiscoveryBackend::Etcd => {
+                Etcd::open(settings.discovery.etcd()).await.map(|store| Arc::new(store) as _)
+            }
+        };
+        let store = store.map_err(|error| error.to_string())?;
         let options = settings.request_plane.options()?;
         let heard = Arc::new(Local::new(events::Options::default()));
         let caller = tcp::Caller::new(options.clone(), Arc::clone(&heard));
         let fleet = FleetPlanes { options, caller, server: None };
-        let mut planes = Self::with(settings, Arc::new(store), Some((fleet, heard)))?;
+        let mut planes = Self::with(settings, store, Some((fleet, heard)))?;
         if serves {
             planes.listen(settings).await?;
         }
@@ -115,9 +119,11 @@ impl Planes {
         Ok(())
     }
 
-    /// Sends the last spans, at most this long.
+    /// Sends the last spans, and what was withdrawn, at most this long.
     pub(crate) async fn finish(self, deadline: Duration) {
-        self.exporter.finish(deadline).await;
+        // What discovery is not told ends with its lease.
+        let told = tokio::time::timeout(deadline, self.discovery.settled());
+        let _ = tokio::join!(told, self.exporter.finish(deadline));
     }
 
     /// How the workers of this process are reached.

@@ -8,6 +8,8 @@ use dynamo_text::parsers;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+mod etcd;
+
 /// Everything that can be set about `dynamo serve`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -35,6 +37,11 @@ pub(crate) struct DiscoverySettings {
     /// None: what suits the role.
     pub(crate) backend: Option<DiscoveryBackend>,
     pub(crate) path: Option<String>,
+    pub(crate) etcd_endpoints: Option<String>,
+    pub(crate) etcd_username: Option<String>,
+    pub(crate) etcd_password: Option<String>,
+    pub(crate) etcd_lease_s: Option<u64>,
+    pub(crate) etcd_connect_timeout_ms: Option<u64>,
 }
 
 /// What discovery keeps its records in.
@@ -45,6 +52,8 @@ pub(crate) enum DiscoveryBackend {
     Memory,
     /// A directory that the processes of one host share.
     File,
+    /// A service that processes of any host share.
+    Etcd,
 }
 
 /// How frontends reach workers of other processes.
@@ -199,6 +208,7 @@ impl Settings {
             return Err(format!("workers: expected 1 to {MAX_WORKERS}, found {}", self.workers));
         }
         self.request_plane.check()?;
+        self.discovery.check()?;
         if self.engine == Engine::Scripted && self.script.is_none() {
             return Err("script: --engine scripted needs --script FILE, found none".into());
         }
@@ -259,7 +269,8 @@ pub(crate) fn schema() -> Schema {
         .chain(selection_keys())
         .chain(trace_keys())
         .chain(worker_keys())
-        .chain(fleet_keys());
+        .chain(fleet_keys())
+        .chain(etcd::keys());
     Schema::new(keys).other_env(&["DYN_LOG"])
 }
 
@@ -452,7 +463,7 @@ fn fleet_keys() -> impl Iterator<Item = Key> {
     [
         Key::new(
             "discovery.backend",
-            "Where processes find each other: `memory` (this one only) or `file` (this host); default `memory` for `serve`, else `file`",
+            "Where processes find each other: `memory` (this one only), `file` (this host) or `etcd`; default `memory` for `serve`, else `file`",
         )
         .flag("--discovery-backend")
         .env("DYN_DISCOVERY_BACKEND"),

@@ -15,6 +15,17 @@ pub(super) trait Bench {
     async fn open(&self) -> Self::Store;
 }
 
+/// What a store can be made to suffer.
+pub(super) trait Faults: Bench {
+    const LEASE: Duration;
+    /// Nobody reaches the store from now on.
+    async fn leave(&self);
+    /// It is there again, with what it held.
+    async fn come_back(&self);
+    /// It is there, and holds nothing.
+    async fn lose_everything(&self);
+}
+
 /// A record that can be reached from other processes.
 pub(super) fn remote(id: u64, model: &str, block_size: u32) -> ModelRecord {
     let mut record = record(id, model, block_size);
@@ -71,15 +82,18 @@ async fn others_see_what_comes_changes_and_goes(bench: &impl Bench) {
     until(&mut watch, &mut told, &[remote(2, "m", 16)]).await;
     drop(second);
     until(&mut watch, &mut told, &[]).await;
+    there.settled().await;
 }
 
 async fn r35_contracts_and_ids_are_checked_across_processes(bench: &impl Bench) {
     let (here, there) = (bench.open().await, bench.open().await);
-    let _held = here.register(remote(1, "m", 16)).await.unwrap();
+    let held = here.register(remote(1, "m", 16)).await.unwrap();
     let refused = there.register(remote(2, "m", 64)).await.err().unwrap();
     assert!(matches!(refused, Error::Contract { .. }), "{refused}");
     let refused = there.register(remote(1, "other", 16)).await.err().unwrap();
     assert_eq!(refused, Error::Duplicate(InstanceId(1)));
+    drop(held);
+    here.settled().await;
 }
 
 async fn r25_a_late_start_sees_everything(bench: &impl Bench) {
@@ -92,6 +106,8 @@ async fn r25_a_late_start_sees_everything(bench: &impl Bench) {
     let mut watch = late.watch().await;
     let expected: Vec<ModelRecord> = (1..=5).map(|id| remote(id, &format!("model-{id}"), 16)).collect();
     until(&mut watch, &mut BTreeMap::new(), &expected).await;
+    drop(held);
+    here.settled().await;
 }
 
 async fn large_cards_cross(bench: &impl Bench) {
@@ -108,6 +124,8 @@ async fn large_cards_cross(bench: &impl Bench) {
     }
     let mut watch = there.watch().await;
     until(&mut watch, &mut BTreeMap::new(), &records).await;
+    drop(held);
+    here.settled().await;
 }
 
 /// Whoever comes and goes how often, and whatever addresses are used again: watchers end up with what is there.
@@ -137,4 +155,69 @@ async fn flapping_workers_and_reused_addresses_converge(bench: &impl Bench) {
         drop(held);
         until(&mut watch, &mut told, &[]).await;
     }
+}
+
+pub(super) async fn dead_owners_leave_and_living_ones_stay(bench: &impl Faults) {
+    let (here, there) = (bench.open().await, bench.open().await);
+    let _living = here.register(remote(1, "m", 16)).await.unwrap();
+    let mut watch = here.watch().await;
+    let mut told = BTreeMap::new();
+    // Killed: it says no goodbye.
+    std::mem::forget(there.register(remote(2, "m", 16)).await.unwrap());
+    until(&mut watch, &mut told, &[remote(1, "m", 16), remote(2, "m", 16)]).await;
+    drop(there);
+    until(&mut watch, &mut told, &[remote(1, "m", 16)]).await;
+    quiet(&mut watch, bench).await;
+    // Its place is taken by another, at the same address.
+    let again = bench.open().await;
+    let mut record = remote(3, "m", 16);
+    record.instance.transport = remote(2, "m", 16).instance.transport;
+    let _held = again.register(record.clone()).await.unwrap();
+    until(&mut watch, &mut told, &[remote(1, "m", 16), record]).await;
+}
+
+/// For longer than a lease nobody notices anything.
+async fn quiet<B: Faults>(watch: &mut Watch, _: &B) {
+    let seen = tokio::time::timeout(B::LEASE * 3 / 2, watch.next()).await;
+    assert!(seen.is_err(), "{seen:?}");
+}
+
+pub(super) async fn r24_a_store_that_cannot_be_reached_takes_nobody_away(bench: &impl Faults) {
+    let (here, there) = (bench.open().await, bench.open().await);
+    let held = here.register(remote(1, "m", 16)).await.unwrap();
+    let mut watch = there.watch().await;
+    let mut told = BTreeMap::new();
+    until(&mut watch, &mut told, &[remote(1, "m", 16)]).await;
+    bench.leave().await;
+    quiet(&mut watch, bench).await;
+    bench.come_back().await;
+    quiet(&mut watch, bench).await;
+    // Whoever comes sees everybody, and is seen.
+    let late = bench.open().await;
+    let _joined = late.register(remote(2, "m", 16)).await.unwrap();
+    until(&mut watch, &mut told, &[remote(1, "m", 16), remote(2, "m", 16)]).await;
+    until(&mut late.watch().await, &mut BTreeMap::new(), &[remote(1, "m", 16), remote(2, "m", 16)]).await;
+    drop(held);
+    until(&mut watch, &mut told, &[remote(2, "m", 16)]).await;
+}
+
+pub(super) async fn r24_a_store_that_lost_everything_is_written_again(bench: &impl Faults) {
+    let (here, there) = (bench.open().await, bench.open().await);
+    let held = here.register(remote(1, "m", 16)).await.unwrap();
+    // It will not write itself down again.
+    let dead = bench.open().await;
+    std::mem::forget(dead.register(remote(2, "m", 16)).await.unwrap());
+    let mut watch = there.watch().await;
+    let mut told = BTreeMap::new();
+    until(&mut watch, &mut told, &[remote(1, "m", 16), remote(2, "m", 16)]).await;
+    drop(dead);
+    bench.lose_everything().await;
+    // The dead one goes, and nobody else.
+    assert_eq!(watch.next().await, Some(Event::Delete(InstanceId(2))));
+    quiet(&mut watch, bench).await;
+    let late = bench.open().await;
+    until(&mut late.watch().await, &mut BTreeMap::new(), &[remote(1, "m", 16)]).await;
+    drop(held);
+    told.remove(&InstanceId(2));
+    until(&mut watch, &mut told, &[]).await;
 }

@@ -6,11 +6,13 @@
 
 #[cfg(test)]
 mod conformance;
+pub mod etcd;
 pub mod file;
 mod layout;
 mod memory;
 mod view;
 
+pub use etcd::Etcd;
 pub use file::File;
 pub use memory::{Memory, Options};
 pub use view::{View, Watch};
@@ -26,6 +28,12 @@ pub trait Discovery: Send + Sync {
     /// Starts watching all records. Never fails: a store that cannot be reached shows as the last known view, and
     /// its changes arrive once it can.
     fn watch(&self) -> BoxFuture<'_, Watch>;
+
+    /// Completes when the store knows of all that was withdrawn, which may be never if it cannot be reached. A process
+    /// that ends before leaves records behind until their lease ends.
+    fn settled(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// What a watcher is told.
