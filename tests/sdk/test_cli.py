@@ -57,7 +57,7 @@ def test_a_model_that_cannot_be_served(tmp_path):
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"model": "m", "tool_parser": "nope", "scripts": []}))
     done = run("serve", "--engine", "scripted", "--script", script, "--port", "0")
-    # Logs come before it: by then the server listens.
+    # Logs come before it, for by then the server listens; nothing comes after it.
     assert done.returncode == 2 and "nope" in done.stderr.strip().splitlines()[-1], done
 
 

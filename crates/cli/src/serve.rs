@@ -31,6 +31,10 @@ pub(crate) enum Role {
 }
 
 /// # Errors
+/// How long the end of the process waits for the runtime's threads. They end at their next await; only a computation
+/// that was under way takes longer, and nobody is left to want its result.
+const THREADS_END_WITHIN: Duration = Duration::from_secs(1);
+
 /// One line for the person at the terminal; the process exits 2.
 pub(crate) fn run(role: Role, args: &impl RoleArgs) -> Result<ExitCode, String> {
     let begun = Instant::now();
@@ -56,7 +60,8 @@ pub(crate) fn run(role: Role, args: &impl RoleArgs) -> Result<ExitCode, String> 
         Role::Frontend | Role::Router => runtime.block_on(front(role, settings, common.json, begun)),
         Role::Worker => runtime.block_on(worker(settings, common.json, begun)),
     };
-    runtime.shutdown_background();
+    // Nothing is logged after the line that says why the process ends.
+    runtime.shutdown_timeout(THREADS_END_WITHIN);
     outcome
 }
 
