@@ -5,7 +5,7 @@ use dynamo_frontend::Frontend;
 use dynamo_runtime::discovery::{self, Discovery, Etcd, File, Memory};
 use dynamo_runtime::events::{self, EventPlane, Local};
 use dynamo_runtime::metrics::Registry;
-use dynamo_runtime::plane::{self, ByTransport, InProcess, RequestPlane, tcp};
+use dynamo_runtime::plane::{self, ByTransport, InProcess, RequestPlane, tcp, wire};
 use dynamo_runtime::trace::{Exporter, Tracer};
 use dynamo_types::Transport;
 use dynamo_worker::{Metrics, Services};
@@ -33,8 +33,8 @@ pub(crate) struct Planes {
 
 /// What processes reach each other by.
 struct FleetPlanes {
-    options: tcp::Options,
-    caller: tcp::Caller,
+    options: wire::Options,
+    caller: wire::Caller,
     /// None: this process has no workers.
     server: Option<Served>,
 }
@@ -74,7 +74,7 @@ impl Planes {
         let store = store.map_err(|error| error.to_string())?;
         let options = settings.request_plane.options()?;
         let heard = Arc::new(Local::new(events::Options::default()));
-        let caller = tcp::Caller::new(options.clone(), Arc::clone(&heard));
+        let caller = wire::Caller::new(options.clone(), Arc::clone(&heard), Arc::new(tcp::Dialer::default()));
         let fleet = FleetPlanes { options, caller, server: None };
         let mut planes = Self::with(settings, store, Some((fleet, heard)))?;
         if serves {
@@ -140,9 +140,9 @@ impl Planes {
     }
 
     /// Takes in what the workers of other processes say. None if there are no other processes.
-    pub(crate) fn follow(&self) -> Option<tcp::Fleet> {
+    pub(crate) fn follow(&self) -> Option<wire::Fleet> {
         let fleet = self.fleet.as_ref()?;
-        Some(tcp::Fleet::follow(Arc::clone(&self.discovery), fleet.caller.clone()))
+        Some(wire::Fleet::follow(Arc::clone(&self.discovery), fleet.caller.clone()))
     }
 
     pub(crate) async fn frontend(&self, settings: &Settings) -> Result<Frontend, String> {
@@ -161,7 +161,7 @@ impl Planes {
         let plane: Arc<dyn RequestPlane> = match &self.fleet {
             None => Arc::new(self.served.clone()),
             Some(fleet) => {
-                Arc::new(ByTransport { in_process: self.served.clone(), tcp: fleet.caller.clone() })
+                Arc::new(ByTransport { in_process: self.served.clone(), others: fleet.caller.clone() })
             }
         };
         dynamo_frontend::Services {

@@ -2,7 +2,7 @@
 
 use dynamo_runtime::config::{Key, Schema, nearest};
 use dynamo_runtime::logging::Format;
-use dynamo_runtime::plane::tcp;
+use dynamo_runtime::plane::wire;
 use dynamo_runtime::trace;
 use dynamo_text::parsers;
 use serde::{Deserialize, Serialize};
@@ -72,7 +72,7 @@ pub(crate) struct RequestPlaneSettings {
 
 impl Default for RequestPlaneSettings {
     fn default() -> Self {
-        let options = tcp::Options::default();
+        let options = wire::Options::default();
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
             host: "127.0.0.1".into(),
@@ -89,13 +89,13 @@ impl Default for RequestPlaneSettings {
 impl RequestPlaneSettings {
     /// # Errors
     /// One line: the file of the token cannot be used.
-    pub(crate) fn options(&self) -> Result<tcp::Options, String> {
-        Ok(tcp::Options {
+    pub(crate) fn options(&self) -> Result<wire::Options, String> {
+        Ok(wire::Options {
             connect_timeout: Duration::from_millis(self.connect_timeout_ms),
             beat_every: Duration::from_millis(self.beat_ms),
             dead_after: Duration::from_millis(self.dead_after_ms),
             token: self.token_file.as_deref().map(read_token).transpose()?,
-            ..tcp::Options::default()
+            ..wire::Options::default()
         })
     }
 

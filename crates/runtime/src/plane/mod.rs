@@ -7,6 +7,7 @@
 mod conformance;
 mod in_process;
 pub mod tcp;
+pub mod wire;
 
 pub use in_process::{InProcess, Options, ServeGuard};
 
@@ -76,7 +77,7 @@ pub trait Flush: Send + Sync {
 /// Every instance over its own transport; those of this very process directly.
 pub struct ByTransport {
     pub in_process: InProcess,
-    pub tcp: tcp::Caller,
+    pub others: wire::Caller,
 }
 
 impl RequestPlane for ByTransport {
@@ -86,8 +87,9 @@ impl RequestPlane for ByTransport {
         request: Arc<Request>,
     ) -> BoxFuture<'a, Result<DeltaStream>> {
         match instance.transport {
-            Transport::Tcp(_) if !self.in_process.serves(instance.id) => self.tcp.call(instance, request),
-            _ => self.in_process.call(instance, request),
+            Transport::InProcess => self.in_process.call(instance, request),
+            _ if self.in_process.serves(instance.id) => self.in_process.call(instance, request),
+            _ => self.others.call(instance, request),
         }
     }
 }

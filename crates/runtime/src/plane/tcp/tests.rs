@@ -1,7 +1,8 @@
 use super::super::conformance::{self, Holder, Setup, eventually, last, request, tokens};
+use super::super::wire::frame::{self, Batch, Hello, Kind, Open, Reader};
+use super::super::wire::{self, Caller, Fleet, Options};
 use super::super::{Handler, InProcess, RequestPlane};
-use super::frame::{self, Batch, Hello, Kind, Open, Reader};
-use super::{Caller, Options, Server};
+use super::{Dialer, Server};
 use crate::events::{EventPlane, Local, Mirror};
 use crate::sync::lock;
 use dynamo_types::{
@@ -21,6 +22,10 @@ fn quick() -> Options {
         dead_after: Duration::from_millis(600),
         ..Options::default()
     }
+}
+
+fn calling(options: Options, events: Arc<Local>) -> Caller {
+    Caller::new(options, events, Arc::new(Dialer::default()))
 }
 
 async fn listener() -> TcpListener {
@@ -44,7 +49,7 @@ impl Pair {
         let served = InProcess::new(conformance::options());
         let server = Server::start(listener().await, &served, Arc::clone(&far), options.clone()).unwrap();
         let transport = Transport::Tcp(server.local_addr().to_string());
-        let caller = Caller::new(options, Arc::clone(&near));
+        let caller = calling(options, Arc::clone(&near));
         let setup = Setup { caller: Arc::new(caller.clone()), served, transport, _held: Box::new(()) };
         Self { setup, caller, near, far, server: Some(server) }
     }
@@ -84,12 +89,11 @@ async fn a_peer_that_hangs_is_found_by_its_silence() {
     let hang = tokio::spawn(async move {
         let (mut socket, _) = hung.accept().await.unwrap();
         let mut bytes = Vec::new();
-        frame::write(&mut bytes, Kind::Hello, &super::link::hello(&Options::default(), None), usize::MAX)
-            .unwrap();
+        frame::write(&mut bytes, Kind::Hello, &wire::hello(&Options::default(), None), usize::MAX).unwrap();
         socket.write_all(&bytes).await.unwrap();
         std::future::pending::<()>().await;
     });
-    let caller = Caller::new(quick(), Arc::new(Local::default()));
+    let caller = calling(quick(), Arc::new(Local::default()));
     let mut instance = Pair::with(quick()).await.setup.instance(1);
     instance.transport = Transport::Tcp(address);
     let mut stream = caller.call(&instance, request(&[1])).await.unwrap();
@@ -106,7 +110,7 @@ async fn a_caller_that_hangs_is_let_go() {
     let guard = pair.setup.served.serve(InstanceId(1), holder.clone());
     let mut socket = TcpStream::connect(pair.server.as_ref().unwrap().local_addr()).await.unwrap();
     let mut bytes = Vec::new();
-    frame::write(&mut bytes, Kind::Hello, &super::link::hello(&quick(), None), usize::MAX).unwrap();
+    frame::write(&mut bytes, Kind::Hello, &wire::hello(&quick(), None), usize::MAX).unwrap();
     let open = Open { stream: 0, instance: InstanceId(1), request: request(&[1]) };
     frame::write(&mut bytes, Kind::Open, &open, usize::MAX).unwrap();
     socket.write_all(&bytes).await.unwrap();
@@ -135,7 +139,7 @@ async fn versions_and_tokens_are_checked_and_the_reason_is_told() {
     let _guard = pair.setup.served.serve(InstanceId(1), Arc::new(Answer));
     assert_eq!(pair.setup.fold(1, &[1]).await, Ok(last(&[1])), "the right token");
     for token in [None, Some("open sesamf".to_owned()), Some("open".to_owned())] {
-        let caller = Caller::new(Options { token, ..Options::default() }, Arc::new(Local::default()));
+        let caller = calling(Options { token, ..Options::default() }, Arc::new(Local::default()));
         let mut stream = caller.call(&pair.setup.instance(1), request(&[1])).await.unwrap();
         let error = stream.next().await.unwrap().unwrap_err();
         assert!(error.detail().unwrap().contains("token"), "{error}");
@@ -172,7 +176,7 @@ async fn requests_larger_than_the_worker_takes_are_refused_and_others_go_on() {
     let worker = Options { max_frame_bytes: 4096, ..Options::default() };
     let pair = Pair::with(worker).await;
     let _guard = pair.setup.served.serve(InstanceId(1), Arc::new(Answer));
-    let caller = Caller::new(Options::default(), Arc::new(Local::default()));
+    let caller = calling(Options::default(), Arc::new(Local::default()));
     let instance = pair.setup.instance(1);
     let mut small = caller.call(&instance, request(&[7])).await.unwrap();
     let mut large = caller.call(&instance, request(&[70_000; 5000])).await.unwrap();
@@ -181,7 +185,7 @@ async fn requests_larger_than_the_worker_takes_are_refused_and_others_go_on() {
     assert!(!error.retryable());
     assert_eq!(small.next().await, Some(Ok(last(&[7]))));
     let bounded = Options { max_queued_bytes: 1000, max_streams: 2, ..Options::default() };
-    let caller = Caller::new(bounded, Arc::new(Local::default()));
+    let caller = calling(bounded, Arc::new(Local::default()));
     assert_eq!(
         caller.call(&instance, request(&[1; 200])).await.err().unwrap().class(),
         Class::Overloaded,
@@ -198,7 +202,7 @@ async fn a_step_is_one_frame_and_what_waits_is_merged() {
     pair.setup.served.flush(InstanceId(1));
     let mut socket = TcpStream::connect(pair.server.as_ref().unwrap().local_addr()).await.unwrap();
     let mut bytes = Vec::new();
-    frame::write(&mut bytes, Kind::Hello, &super::link::hello(&quick(), None), usize::MAX).unwrap();
+    frame::write(&mut bytes, Kind::Hello, &wire::hello(&quick(), None), usize::MAX).unwrap();
     for stream in 0..20 {
         let open = Open { stream, instance: InstanceId(1), request: request(&[stream as u32]) };
         frame::write(&mut bytes, Kind::Open, &open, usize::MAX).unwrap();
@@ -304,7 +308,7 @@ async fn logprobs_and_errors_cross_unchanged() {
 async fn whoever_is_in_discovery_is_followed() {
     let pair = Pair::with(quick()).await;
     let discovery: Arc<dyn crate::discovery::Discovery> = Arc::new(crate::discovery::Memory::default());
-    let _fleet = super::Fleet::follow(Arc::clone(&discovery), pair.caller.clone());
+    let _fleet = Fleet::follow(Arc::clone(&discovery), pair.caller.clone());
     pair.far.publish_kv(batch(WorkerRank::new(InstanceId(1), 0), 1, 0, 5));
     let mut record = crate::discovery::fixture::record(1, "m", 16);
     record.instance = pair.setup.instance(1);
@@ -321,7 +325,7 @@ async fn whoever_is_in_discovery_is_followed() {
 async fn greeted(pair: &Pair, max_frame_bytes: u64) -> (TcpStream, Vec<u8>) {
     let mut socket = TcpStream::connect(pair.server.as_ref().unwrap().local_addr()).await.unwrap();
     let mut bytes = Vec::new();
-    let hello = Hello { max_frame_bytes, ..super::link::hello(&quick(), None) };
+    let hello = Hello { max_frame_bytes, ..wire::hello(&quick(), None) };
     frame::write(&mut bytes, Kind::Hello, &hello, usize::MAX).unwrap();
     socket.write_all(&bytes).await.unwrap();
     bytes.clear();
@@ -424,7 +428,7 @@ async fn strangers_cannot_send_much_or_stay() {
         silent
     };
     assert_eq!(pair.setup.fold(1, &[1]).await, Ok(last(&[1])), "who says nothing takes nobody's place");
-    let second = Caller::new(Options::default(), Arc::new(Local::default()));
+    let second = calling(Options::default(), Arc::new(Local::default()));
     let mut stream = second.call(&pair.setup.instance(1), request(&[1])).await.unwrap();
     let error = stream.next().await.unwrap().unwrap_err();
     assert!(error.detail().unwrap().contains("1 connections"), "{error}");
@@ -457,7 +461,7 @@ async fn what_was_said_before_the_end_arrives() {
 #[tokio::test]
 async fn a_caller_that_ends_at_once_leaves_no_reader_waiting() {
     let pair = Pair::with(Options::default()).await;
-    let caller = Caller::new(Options::default(), Arc::new(Local::default()));
+    let caller = calling(Options::default(), Arc::new(Local::default()));
     let mut stream = caller.call(&pair.setup.instance(1), request(&[1])).await.unwrap();
     drop(caller);
     assert!(stream.next().await.unwrap().unwrap_err().retryable());

@@ -1,25 +1,39 @@
-//! The TCP transport, the default between processes (DESIGN 3.4; `docs/request-plane.md` is its wire format).
+//! What travels between processes, over whatever carries bytes in order: frames, hellos, streams, signs of life
+//! (`docs/request-plane.md`).
 //!
-//! The caller connects, so only one direction must be reachable. One connection per caller and worker process carries
-//! all streams between them and the worker's events. Both sides prove that they live: a peer that says nothing for
-//! [`Options::dead_after`] is gone, and its streams break off as retryable faults.
+//! One connection per caller and worker process carries all streams between them and the worker's events. Both sides
+//! prove that they live: a peer that says nothing for [`Options::dead_after`] is gone, and its streams break off as
+//! retryable faults.
 
 mod caller;
 mod fleet;
-mod frame;
+pub(crate) mod frame;
 mod link;
 mod outbox;
 mod server;
-#[cfg(test)]
-mod tests;
 
 pub use caller::{Caller, Follow};
 pub use fleet::Fleet;
 pub use frame::VERSION;
-pub use server::Server;
+#[cfg(test)]
+pub(crate) use link::hello;
+pub use server::Hub;
 
+use crate::BoxFuture;
+use dynamo_types::Transport;
 use std::fmt;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// The two ends of a connection that one side holds.
+pub type Streams = (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>);
+
+/// Makes connections to those whom a transport reaches.
+pub trait Dial: Send + Sync {
+    fn reaches(&self, transport: &Transport) -> bool;
+
+    fn dial<'a>(&'a self, transport: &'a Transport) -> BoxFuture<'a, Result<Streams, Error>>;
+}
 
 /// Limits and times of the transport.
 #[derive(Clone, Debug)]
@@ -78,6 +92,13 @@ pub enum Error {
     Refused(String),
     /// The peer closed the connection.
     Closed,
+}
+
+impl Error {
+    /// There is no way to who is reached like this.
+    pub(crate) fn unreached(transport: &Transport) -> Self {
+        Self::Io(format!("this process has no way to {transport}"))
+    }
 }
 
 impl fmt::Display for Error {

@@ -1,4 +1,4 @@
-//! The frames of the TCP transport: `u32 length | u8 kind | MessagePack body`, the length big-endian and counting the kind
+//! The frames: `u32 length | u8 kind | MessagePack body`, the length big-endian and counting the kind
 //! and the body. Bodies are maps with named fields: a reader skips fields and kinds it does not know, so the two sides may
 //! differ in age.
 
@@ -24,7 +24,7 @@ const READ_BYTES: usize = 16 << 10;
 /// What a frame is. The numbers are the wire's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Hello = 1,
     Open = 2,
     Batch = 3,
@@ -55,82 +55,82 @@ impl Kind {
 
 /// First frame of either side.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Hello {
-    pub(super) version: u32,
+pub(crate) struct Hello {
+    pub(crate) version: u32,
     /// Name and version of the program, for logs.
     #[serde(default)]
-    pub(super) agent: String,
+    pub(crate) agent: String,
     /// The largest frame this side reads.
-    pub(super) max_frame_bytes: u64,
+    pub(crate) max_frame_bytes: u64,
     /// The secret both sides share, from the caller only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) token: Option<String>,
+    pub(crate) token: Option<String>,
 }
 
 /// Begins a stream. The caller numbers its streams, never using a number twice on a connection.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Open {
-    pub(super) stream: u64,
-    pub(super) instance: InstanceId,
-    pub(super) request: Arc<Request>,
+pub(crate) struct Open {
+    pub(crate) stream: u64,
+    pub(crate) instance: InstanceId,
+    pub(crate) request: Arc<Request>,
 }
 
 /// The one field of [`Open`] that a body of any age has.
 #[derive(Debug, Deserialize)]
-pub(super) struct Opened {
-    pub(super) stream: u64,
+pub(crate) struct Opened {
+    pub(crate) stream: u64,
 }
 
 /// What one step of the engines brought, for all streams of the connection.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Batch {
-    pub(super) items: Vec<Item>,
+pub(crate) struct Batch {
+    pub(crate) items: Vec<Item>,
 }
 
 /// News of one stream. It ends with a delta whose `finish` is set, or with an error.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Item {
-    pub(super) stream: u64,
+pub(crate) struct Item {
+    pub(crate) stream: u64,
     #[serde(default, skip_serializing_if = "Delta::is_empty")]
-    pub(super) delta: Delta,
+    pub(crate) delta: Delta,
     /// Comes after the delta.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) error: Option<types::Error>,
+    pub(crate) error: Option<types::Error>,
 }
 
 /// The caller wants no more of these streams.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Cancel {
-    pub(super) streams: Vec<u64>,
+pub(crate) struct Cancel {
+    pub(crate) streams: Vec<u64>,
 }
 
 /// Answered by a pong, whatever else is going on.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Beat {
-    pub(super) number: u64,
+pub(crate) struct Beat {
+    pub(crate) number: u64,
 }
 
 /// The connection is about to be closed, and why.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct GoAway {
-    pub(super) reason: String,
+pub(crate) struct GoAway {
+    pub(crate) reason: String,
 }
 
 /// The caller wants the events of all sources, from these positions on.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Subscribe {
-    pub(super) positions: Vec<(WorkerRank, Position)>,
+pub(crate) struct Subscribe {
+    pub(crate) positions: Vec<(WorkerRank, Position)>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Events {
-    pub(super) events: Vec<Event>,
+pub(crate) struct Events {
+    pub(crate) events: Vec<Event>,
 }
 
 /// [`crate::events::Event`] as it travels.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Event {
+pub(crate) enum Event {
     Snapshot(Arc<KvEventBatch>),
     Kv(Arc<KvEventBatch>),
     Load(WorkerRank, Load),
@@ -150,7 +150,7 @@ impl From<events::Event> for Event {
 ///
 /// # Errors
 /// A body above `limit`, the largest frame the peer reads. Nothing is appended then.
-pub(super) fn write<T: Serialize>(
+pub(crate) fn write<T: Serialize>(
     out: &mut Vec<u8>,
     kind: Kind,
     body: &T,
@@ -180,7 +180,7 @@ pub(super) fn write<T: Serialize>(
 }
 
 /// Writes with an end: a peer that takes nothing for `patience` is gone.
-pub(super) async fn send<W: AsyncWrite + Unpin>(
+pub(crate) async fn send<W: AsyncWrite + Unpin>(
     writer: &mut W,
     mut bytes: &[u8],
     patience: Duration,
@@ -199,12 +199,12 @@ pub(super) async fn send<W: AsyncWrite + Unpin>(
 }
 
 /// Reads a body.
-pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
+pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     rmp_serde::from_slice(body).map_err(|error| Error::Decode(error.to_string()))
 }
 
 /// Cuts a byte stream into frames.
-pub(super) struct Reader<R> {
+pub(crate) struct Reader<R> {
     io: R,
     buffer: Vec<u8>,
     /// Where the unread part of `buffer` begins.
@@ -216,12 +216,12 @@ pub(super) struct Reader<R> {
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    pub(super) fn new(io: R, limit: usize, patience: Duration) -> Self {
+    pub(crate) fn new(io: R, limit: usize, patience: Duration) -> Self {
         Self { io, buffer: Vec::new(), start: 0, limit, patience }
     }
 
     /// Takes larger frames from now on, or smaller ones.
-    pub(super) fn set_limit(&mut self, limit: usize) {
+    pub(crate) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
 
@@ -229,7 +229,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     ///
     /// # Errors
     /// The connection broke, ended inside a frame, or the frame is above the limit.
-    pub(super) async fn next(&mut self) -> Result<Option<(Kind, &[u8])>, Error> {
+    pub(crate) async fn next(&mut self) -> Result<Option<(Kind, &[u8])>, Error> {
         loop {
             match self.complete()? {
                 Some((start, end)) => {

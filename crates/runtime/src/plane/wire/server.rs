@@ -4,18 +4,14 @@ use super::frame::{
     self, Batch, Beat, Cancel, Events, GoAway, Hello, Item, Kind, Open, Opened, Reader, Subscribe,
 };
 use super::outbox::Outbox;
-use super::{Error, Options};
+use super::{Error, Options, Streams};
 use crate::events::{self, EventPlane, Local, Subscription};
 use crate::plane::{Flush, InProcess};
 use crate::sync::lock;
 use dynamo_types::{self as types, Delta, InstanceId};
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
-use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
 /// Events of one frame, a snapshot being one. Frames that a peer does not take are halved, whatever they hold.
@@ -27,17 +23,8 @@ const MAX_HELLO_BYTES: usize = 16 << 10;
 /// Connections that have not said hello yet, besides the others. They have [`Options::connect_timeout`] for it.
 const MAX_STRANGERS: usize = 1024;
 
-/// Pause after a failed accept, which is the machine's trouble (no file descriptors) and would come again at once.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// Accepts callers until it is dropped, which ends all connections.
-pub struct Server {
-    address: SocketAddr,
-    hub: Arc<Hub>,
-    accepting: AbortHandle,
-}
-
-struct Hub {
+/// Serves one process to all who are connected to it, whatever carries the bytes.
+pub struct Hub {
     plane: InProcess,
     events: Arc<Local>,
     options: Options,
@@ -54,87 +41,46 @@ impl Flush for Hub {
     }
 }
 
-impl Server {
+impl Hub {
     /// Serves what `plane` serves, and the sources of `events`.
-    ///
-    /// # Errors
-    /// The listener has no address.
-    pub fn start(
-        listener: TcpListener,
-        plane: &InProcess,
-        events: Arc<Local>,
-        options: Options,
-    ) -> std::io::Result<Self> {
-        let address = listener.local_addr()?;
+    pub(crate) fn new(plane: &InProcess, events: Arc<Local>, options: Options) -> Arc<Self> {
         let room = Semaphore::new(options.max_connections);
-        let hub = Arc::new(Hub { plane: plane.clone(), events, options, outboxes: Mutex::default(), room });
+        let hub = Arc::new(Self { plane: plane.clone(), events, options, outboxes: Mutex::default(), room });
         plane.on_flush(Arc::downgrade(&hub) as Weak<dyn Flush>);
-        let accepting = tokio::spawn(accept(listener, Arc::clone(&hub))).abort_handle();
-        Ok(Self { address, hub, accepting })
+        hub
     }
 
-    pub fn local_addr(&self) -> SocketAddr {
-        self.address
+    /// Connections there may be at once, those that have not said hello among them.
+    pub(crate) fn max_accepted(&self) -> usize {
+        self.options.max_connections.saturating_add(MAX_STRANGERS)
     }
 
     /// Streams of all connections that have not ended.
-    pub fn stream_count(&self) -> usize {
+    pub(crate) fn stream_count(&self) -> usize {
         self.outboxes().iter().map(|outbox| outbox.open_count()).sum()
     }
 
-    /// Completes when everything that was said to callers is on its way to them. A worker that ends waits for it, with a
-    /// limit of its own.
-    pub async fn settled(&self) {
+    /// Completes when everything that was said to callers is on its way to them.
+    pub(crate) async fn settled(&self) {
         for outbox in self.outboxes() {
             outbox.settled().await;
         }
     }
 
+    /// Serves `peer` on its connection until one side ends it.
+    pub(crate) async fn serve(&self, (read, write): Streams, peer: &str) {
+        let outcome = Connection::greet(read, write, self).await;
+        let ended = match outcome {
+            Ok(connection) => connection.run(self).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%peer, %error, "the connection of a caller ended");
+        }
+    }
+
     fn outboxes(&self) -> Vec<Arc<Outbox>> {
-        lock(&self.hub.outboxes).iter().filter_map(Weak::upgrade).collect()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.accepting.abort();
-    }
-}
-
-async fn accept(listener: TcpListener, hub: Arc<Hub>) {
-    // Dropped with this task, and the connections with it.
-    let mut connections = JoinSet::new();
-    loop {
-        while connections.try_join_next().is_some() {}
-        if connections.len() >= hub.options.max_connections.saturating_add(MAX_STRANGERS) {
-            connections.join_next().await;
-            continue;
-        }
-        match listener.accept().await {
-            Ok((socket, peer)) => {
-                connections.spawn(connection(socket, peer, Arc::clone(&hub)));
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a caller could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
-
-async fn connection(socket: TcpStream, peer: SocketAddr, hub: Arc<Hub>) {
-    if let Err(error) = socket.set_nodelay(true) {
-        tracing::debug!(%peer, %error, "a caller left at once");
-        return;
-    }
-    let (read, write) = socket.into_split();
-    let outcome = Connection::greet(read, write, &hub).await;
-    let ended = match outcome {
-        Ok(connection) => connection.run(&hub).await,
-        Err(error) => Err(error),
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%peer, %error, "the connection of a caller ended");
+        lock(&self.outboxes).iter().filter_map(Weak::upgrade).collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The caller's side of all connections.
 
-use super::Options;
 use super::link::{Followed, Link};
+use super::{Dial, Options};
 use crate::BoxFuture;
 use crate::events::Local;
 use crate::plane::{DeltaStream, RequestPlane};
@@ -24,8 +24,9 @@ pub struct Caller {
 
 struct Inner {
     options: Options,
-    /// By address. Connections that ended stay until the next one is made.
-    links: Mutex<FxHashMap<String, Running>>,
+    dial: Arc<dyn Dial>,
+    /// By where they lead. Connections that ended stay until the next one is made.
+    links: Mutex<FxHashMap<Transport, Running>>,
     followed: Arc<Followed>,
 }
 
@@ -43,21 +44,23 @@ impl Drop for Running {
 
 impl Caller {
     /// `events`: where the events of followed workers go.
-    pub fn new(options: Options, events: Arc<Local>) -> Self {
+    pub fn new(options: Options, events: Arc<Local>, dial: Arc<dyn Dial>) -> Self {
         let followed = Arc::new(Followed { events, instances: Mutex::default() });
-        Self { inner: Arc::new(Inner { options, links: Mutex::default(), followed }) }
+        Self { inner: Arc::new(Inner { options, dial, links: Mutex::default(), followed }) }
     }
 
     /// Keeps a connection to the instance and takes in its events, until the guard is dropped. Then its sources are
-    /// forgotten. None for instances that are not reached over TCP.
+    /// forgotten. None for instances that are not reached like this.
     pub fn follow(&self, instance: &Instance) -> Option<Follow> {
-        let Transport::Tcp(address) = &instance.transport else { return None };
+        let to = instance.transport.clone();
+        if !self.inner.dial.reaches(&to) {
+            return None;
+        }
         *lock(&self.inner.followed.instances).entry(instance.id).or_default() += 1;
         let inner = Arc::clone(&self.inner);
-        let address = address.clone();
         // A connection that is there already may have sent what nobody wanted then.
-        inner.link(&address).subscribe();
-        let task = tokio::spawn(async move { inner.keep(&address).await }).abort_handle();
+        inner.link(&to).subscribe();
+        let task = tokio::spawn(async move { inner.keep(&to).await }).abort_handle();
         Some(Follow { followed: Arc::clone(&self.inner.followed), instance: instance.id, task })
     }
 
@@ -68,10 +71,10 @@ impl Caller {
 }
 
 impl Inner {
-    /// The connection to this address, a new one if there is none.
-    fn link(&self, address: &str) -> Arc<Link> {
+    /// The connection that leads there, a new one if there is none.
+    fn link(&self, to: &Transport) -> Arc<Link> {
         let mut links = lock(&self.links);
-        if let Some(running) = links.get(address)
+        if let Some(running) = links.get(to)
             && !running.link.has_ended()
         {
             return Arc::clone(&running.link);
@@ -79,17 +82,17 @@ impl Inner {
         links.retain(|_, running| !running.link.has_ended());
         let link = Link::new(self.options.clone());
         link.subscribe();
-        let carrying = Arc::clone(&link).run(address.to_owned(), Arc::clone(&self.followed));
+        let carrying = Arc::clone(&link).run(to.clone(), Arc::clone(&self.dial), Arc::clone(&self.followed));
         let task = tokio::spawn(carrying).abort_handle();
-        links.insert(address.to_owned(), Running { link: Arc::clone(&link), task });
+        links.insert(to.clone(), Running { link: Arc::clone(&link), task });
         link
     }
 
-    async fn keep(&self, address: &str) {
+    async fn keep(&self, to: &Transport) {
         let mut pause = RECONNECT_FIRST;
         loop {
             let begun = tokio::time::Instant::now();
-            self.link(address).end().await;
+            self.link(to).end().await;
             if begun.elapsed() > RECONNECT_LONGEST {
                 pause = RECONNECT_FIRST;
             }
@@ -105,13 +108,14 @@ impl RequestPlane for Caller {
         instance: &'a Instance,
         request: Arc<Request>,
     ) -> BoxFuture<'a, Result<DeltaStream>> {
-        let Transport::Tcp(address) = &instance.transport else {
-            let error = Error::disconnected("the chosen worker is not reached over TCP");
+        if !self.inner.dial.reaches(&instance.transport) {
+            let error = Error::disconnected("there is no way from here to the chosen worker")
+                .with_detail(instance.transport.to_string());
             return Box::pin(std::future::ready(Err(error)));
-        };
+        }
         let stream = self
             .inner
-            .link(address)
+            .link(&instance.transport)
             .open(instance.id, request)
             .map(|(receiver, guard)| DeltaStream::new(receiver).with_guard(guard));
         Box::pin(std::future::ready(stream))

@@ -3,16 +3,15 @@
 use super::frame::{
     self, Batch, Beat, Cancel, Event, Events, GoAway, Hello, Item, Kind, Open, Reader, Subscribe,
 };
-use super::{Error, Options};
+use super::{Dial, Error, Options};
 use crate::events::{EventPlane, Local};
 use crate::mailbox;
 use crate::sync::lock;
-use dynamo_types::{self as types, DeltaSink, InstanceId, Request};
+use dynamo_types::{self as types, DeltaSink, InstanceId, Request, Transport};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
@@ -44,7 +43,7 @@ struct State {
 }
 
 /// The hello of either side.
-pub(super) fn hello(options: &Options, token: Option<&str>) -> Hello {
+pub(crate) fn hello(options: &Options, token: Option<&str>) -> Hello {
     Hello {
         version: frame::VERSION,
         agent: concat!("dynamo/", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -122,24 +121,23 @@ impl Link {
     /// Connects and carries until the connection ends. Dropping the future ends it too, even if it was never polled.
     pub(super) fn run(
         self: Arc<Self>,
-        address: String,
+        to: Transport,
+        dial: Arc<dyn Dial>,
         followed: Arc<Followed>,
     ) -> impl Future<Output = ()> + Send {
         let ending = Ending(self);
         async move {
             let link = &ending.0;
-            let error = link.session(&address, &followed).await.err().unwrap_or(Error::Closed);
-            tracing::debug!(%address, %error, "the connection to a worker ended");
+            let error = link.session(&to, &*dial, &followed).await.err().unwrap_or(Error::Closed);
+            tracing::debug!(%to, %error, "the connection to a worker ended");
             link.finish(error);
         }
     }
 
-    async fn session(&self, address: &str, followed: &Followed) -> Result<(), Error> {
+    async fn session(&self, to: &Transport, dial: &dyn Dial, followed: &Followed) -> Result<(), Error> {
         let limit = self.options.connect_timeout;
         let connect = async {
-            let socket = TcpStream::connect(address).await.map_err(|error| Error::Io(error.to_string()))?;
-            socket.set_nodelay(true).map_err(|error| Error::Io(error.to_string()))?;
-            let (read, write) = socket.into_split();
+            let (read, write) = dial.dial(to).await?;
             self.greet(read, write).await
         };
         let (mut reader, mut writer, peer_limit) =
