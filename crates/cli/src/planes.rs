@@ -114,7 +114,7 @@ impl Planes {
             );
         }
         let host = plane.advertised_host.as_ref().unwrap_or(&plane.host);
-        let address = format!("{host}:{}", server.local_addr().port());
+        let address = fleet.options.address(format!("{host}:{}", server.local_addr().port()));
         fleet.server = Some(Served { server, address });
         Ok(())
     }

@@ -1,12 +1,12 @@
 //! The caller's side of all connections.
 
-use super::Options;
 use super::link::{Followed, Link};
+use super::{Error, Options};
 use crate::BoxFuture;
 use crate::events::Local;
 use crate::plane::{DeltaStream, RequestPlane};
 use crate::sync::lock;
-use dynamo_types::{Error, Instance, InstanceId, Request, Result, Transport};
+use dynamo_types::{self as types, Instance, InstanceId, Request, Result, Transport};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -87,15 +87,31 @@ impl Inner {
 
     async fn keep(&self, address: &str) {
         let mut pause = RECONNECT_FIRST;
+        let mut complaint = None;
         loop {
             let begun = tokio::time::Instant::now();
-            self.link(address).end().await;
+            let link = self.link(address);
+            link.end().await;
+            complaint = complain(address, link.fault(), complaint);
             if begun.elapsed() > RECONNECT_LONGEST {
                 pause = RECONNECT_FIRST;
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RECONNECT_LONGEST);
         }
+    }
+}
+
+/// Says once why a worker cannot be called, if waiting will not mend it.
+fn complain(address: &str, fault: Option<Error>, before: Option<Error>) -> Option<Error> {
+    match fault {
+        Some(fault @ (Error::Tls(_) | Error::Refused(_))) => {
+            if before.as_ref() != Some(&fault) {
+                tracing::warn!("the worker at {address} cannot be called: {fault}");
+            }
+            Some(fault)
+        }
+        _ => before,
     }
 }
 
@@ -106,7 +122,7 @@ impl RequestPlane for Caller {
         request: Arc<Request>,
     ) -> BoxFuture<'a, Result<DeltaStream>> {
         let Transport::Tcp(address) = &instance.transport else {
-            let error = Error::disconnected("the chosen worker is not reached over TCP");
+            let error = types::Error::disconnected("the chosen worker is not reached over TCP");
             return Box::pin(std::future::ready(Err(error)));
         };
         let stream = self

@@ -3,6 +3,7 @@
 use super::frame::{
     self, Batch, Beat, Cancel, Event, Events, GoAway, Hello, Item, Kind, Open, Reader, Subscribe,
 };
+use super::secure::{self, Secured};
 use super::{Error, Options};
 use crate::events::{EventPlane, Local};
 use crate::mailbox;
@@ -12,9 +13,8 @@ use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 /// Bytes of a request that its frame needs besides its tokens, at most in practice; only the bound on what waits uses it.
 const REQUEST_BYTES: usize = 512;
@@ -74,6 +74,11 @@ impl Link {
 
     pub(super) fn has_ended(&self) -> bool {
         *self.ended.borrow()
+    }
+
+    /// Why it ended.
+    pub(super) fn fault(&self) -> Option<Error> {
+        lock(&self.state).fault.clone()
     }
 
     /// Completes when the connection has ended.
@@ -136,14 +141,30 @@ impl Link {
 
     async fn session(&self, address: &str, followed: &Followed) -> Result<(), Error> {
         let limit = self.options.connect_timeout;
-        let connect = async {
-            let socket = TcpStream::connect(address).await.map_err(|error| Error::Io(error.to_string()))?;
-            socket.set_nodelay(true).map_err(|error| Error::Io(error.to_string()))?;
-            let (read, write) = socket.into_split();
-            self.greet(read, write).await
-        };
-        let (mut reader, mut writer, peer_limit) =
-            timeout(limit, connect).await.map_err(|_| Error::Timeout(limit))??;
+        let deadline = Instant::now() + limit;
+        let connect = secure::connect(address, &self.options);
+        match timeout_at(deadline, connect).await.map_err(|_| Error::Timeout(limit))?? {
+            Secured::Plain(socket) => {
+                let (read, write) = socket.into_split();
+                self.carry(read, write, deadline, followed).await
+            }
+            Secured::Tls(stream) => {
+                let (read, write) = tokio::io::split(stream);
+                self.carry(read, write, deadline, followed).await
+            }
+        }
+    }
+
+    async fn carry<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+        &self,
+        read: R,
+        write: W,
+        deadline: Instant,
+        followed: &Followed,
+    ) -> Result<(), Error> {
+        let late = |_| Error::Timeout(self.options.connect_timeout);
+        let greeted = timeout_at(deadline, self.greet(read, write)).await;
+        let (mut reader, mut writer, peer_limit) = greeted.map_err(late)??;
         tokio::select! {
             ended = self.listen(&mut reader, followed) => ended,
             ended = self.speak(&mut writer, followed, peer_limit) => ended,

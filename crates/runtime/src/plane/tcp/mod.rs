@@ -9,13 +9,17 @@ mod fleet;
 mod frame;
 mod link;
 mod outbox;
+mod secure;
 mod server;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tls_tests;
 
 pub use caller::{Caller, Follow};
 pub use fleet::Fleet;
 pub use frame::VERSION;
+pub use secure::{Connect, Tls};
 pub use server::Server;
 
 use std::fmt;
@@ -33,7 +37,7 @@ pub struct Options {
     pub max_connections: usize,
     /// Bytes of requests that may wait for one connection; the next request is refused as overloaded.
     pub max_queued_bytes: usize,
-    /// How long connecting and the exchange of hellos may take.
+    /// How long connecting, the handshake of TLS and the exchange of hellos may take together.
     pub connect_timeout: Duration,
     /// A side that has said nothing else for this long says that it lives.
     pub beat_every: Duration,
@@ -41,6 +45,7 @@ pub struct Options {
     pub dead_after: Duration,
     /// The secret that callers must show. None: everybody may call.
     pub token: Option<String>,
+    pub tls: Tls,
 }
 
 impl Default for Options {
@@ -54,6 +59,7 @@ impl Default for Options {
             beat_every: Duration::from_secs(1),
             dead_after: Duration::from_secs(5),
             token: None,
+            tls: Tls::default(),
         }
     }
 }
@@ -62,6 +68,8 @@ impl Default for Options {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     Io(String),
+    /// The two sides do not come together in TLS.
+    Tls(String),
     /// No connection and no hello within [`Options::connect_timeout`].
     Timeout(Duration),
     /// The peer said nothing for [`Options::dead_after`].
@@ -84,6 +92,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(reason) => f.write_str(reason),
+            Self::Tls(reason) => write!(f, "TLS: {reason}"),
             Self::Timeout(limit) => write!(f, "no connection within {} ms", limit.as_millis()),
             Self::Silent(limit) => write!(f, "no sign of life for {} ms", limit.as_millis()),
             Self::FrameTooLarge { found, limit } => {
@@ -98,3 +107,9 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        crate::tls::reason(&error).map_or_else(|| Self::Io(error.to_string()), Self::Tls)
+    }
+}

@@ -4,6 +4,7 @@ use super::frame::{
     self, Batch, Beat, Cancel, Events, GoAway, Hello, Item, Kind, Open, Opened, Reader, Subscribe,
 };
 use super::outbox::Outbox;
+use super::secure::{self, Secured};
 use super::{Error, Options};
 use crate::events::{self, EventPlane, Local, Subscription};
 use crate::plane::{Flush, InProcess};
@@ -16,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 /// Events of one frame, a snapshot being one. Frames that a peer does not take are halved, whatever they hold.
 const MAX_BATCH_EVENTS: usize = 256;
@@ -127,15 +128,29 @@ async fn connection(socket: TcpStream, peer: SocketAddr, hub: Arc<Hub>) {
         tracing::debug!(%peer, %error, "a caller left at once");
         return;
     }
-    let (read, write) = socket.into_split();
-    let outcome = Connection::greet(read, write, &hub).await;
-    let ended = match outcome {
-        Ok(connection) => connection.run(&hub).await,
+    let deadline = Instant::now() + hub.options.connect_timeout;
+    let ended = match secure::accept(socket, &hub.options, deadline).await {
+        Ok(Secured::Plain(socket)) => {
+            let (read, write) = socket.into_split();
+            serve(read, write, &hub, deadline).await
+        }
+        Ok(Secured::Tls(stream)) => {
+            let (read, write) = tokio::io::split(stream);
+            serve(read, write, &hub, deadline).await
+        }
         Err(error) => Err(error),
     };
     if let Err(error) = ended {
         tracing::debug!(%peer, %error, "the connection of a caller ended");
     }
+}
+
+async fn serve<R, W>(read: R, write: W, hub: &Hub, deadline: Instant) -> Result<(), Error>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    Connection::greet(read, write, hub, deadline).await?.run(hub).await
 }
 
 struct Connection<'a, R, W> {
@@ -148,11 +163,11 @@ struct Connection<'a, R, W> {
 }
 
 impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Connection<'a, R, W> {
-    /// Exchanges hellos.
-    async fn greet(read: R, mut writer: W, hub: &'a Hub) -> Result<Self, Error> {
+    /// Exchanges hellos, the caller's coming before `deadline`.
+    async fn greet(read: R, mut writer: W, hub: &'a Hub, deadline: Instant) -> Result<Self, Error> {
         let options = &hub.options;
         let mut reader = Reader::new(read, options.max_frame_bytes.min(MAX_HELLO_BYTES), options.dead_after);
-        let hello: Hello = timeout(options.connect_timeout, async {
+        let hello: Hello = timeout_at(deadline, async {
             match reader.next().await? {
                 Some((Kind::Hello, body)) => frame::parse(body),
                 Some((kind, _)) => Err(Error::Decode(format!("{kind:?} before hello"))),

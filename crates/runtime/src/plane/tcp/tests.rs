@@ -23,14 +23,14 @@ fn quick() -> Options {
     }
 }
 
-async fn listener() -> TcpListener {
+pub(super) async fn listener() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.unwrap()
 }
 
 /// A worker process and a caller, with their planes.
-struct Pair {
-    setup: Setup,
-    caller: Caller,
+pub(super) struct Pair {
+    pub(super) setup: Setup,
+    pub(super) caller: Caller,
     /// Of the caller's process.
     near: Arc<Local>,
     /// Of the worker's process.
@@ -39,11 +39,11 @@ struct Pair {
 }
 
 impl Pair {
-    async fn with(options: Options) -> Self {
+    pub(super) async fn with(options: Options) -> Self {
         let (near, far) = (Arc::new(Local::default()), Arc::new(Local::default()));
         let served = InProcess::new(conformance::options());
         let server = Server::start(listener().await, &served, Arc::clone(&far), options.clone()).unwrap();
-        let transport = Transport::Tcp(server.local_addr().to_string());
+        let transport = Transport::Tcp(options.address(server.local_addr().to_string()));
         let caller = Caller::new(options, Arc::clone(&near));
         let setup = Setup { caller: Arc::new(caller.clone()), served, transport, _held: Box::new(()) };
         Self { setup, caller, near, far, server: Some(server) }
@@ -154,7 +154,7 @@ async fn versions_and_tokens_are_checked_and_the_reason_is_told() {
 }
 
 /// Ends every answer at once with the last token of the prompt.
-struct Answer;
+pub(super) struct Answer;
 
 impl Handler for Answer {
     fn handle(
