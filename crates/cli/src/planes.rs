@@ -34,6 +34,7 @@ pub(crate) struct Planes {
 /// What processes reach each other by.
 struct FleetPlanes {
     options: wire::Options,
+    tls: tcp::Tls,
     caller: wire::Caller,
     /// None: this process has no workers.
     server: Option<Served>,
@@ -74,8 +75,10 @@ impl Planes {
         let store = store.map_err(|error| error.to_string())?;
         let options = settings.request_plane.options()?;
         let heard = Arc::new(Local::new(events::Options::default()));
-        let caller = wire::Caller::new(options.clone(), Arc::clone(&heard), Arc::new(tcp::Dialer::default()));
-        let fleet = FleetPlanes { options, caller, server: None };
+        let tls = settings.request_plane.tls()?;
+        let dialer = Arc::new(tcp::Dialer::new(&tls));
+        let caller = wire::Caller::new(options.clone(), Arc::clone(&heard), dialer);
+        let fleet = FleetPlanes { options, tls, caller, server: None };
         let mut planes = Self::with(settings, store, Some((fleet, heard)))?;
         if serves {
             planes.listen(settings).await?;
@@ -106,15 +109,16 @@ impl Planes {
         let wanted = format!("{}:{}", plane.host, plane.port);
         let fault = |error: std::io::Error| format!("request plane: cannot listen on {wanted}: {error}");
         let listener = TcpListener::bind(&wanted).await.map_err(fault)?;
-        let server = tcp::Server::start(listener, &self.served, Arc::clone(&self.own), fleet.options.clone())
-            .map_err(fault)?;
+        let (own, tls) = (Arc::clone(&self.own), fleet.tls.clone());
+        let server =
+            tcp::Server::start(listener, &self.served, own, fleet.options.clone(), tls).map_err(fault)?;
         if !server.local_addr().ip().is_loopback() && fleet.options.token.is_none() {
             tracing::warn!(
                 "the request plane listens on {wanted} without request_plane.token_file: whoever reaches it can call"
             );
         }
         let host = plane.advertised_host.as_ref().unwrap_or(&plane.host);
-        let address = format!("{host}:{}", server.local_addr().port());
+        let address = fleet.tls.address(format!("{host}:{}", server.local_addr().port()));
         fleet.server = Some(Served { server, address });
         Ok(())
     }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 mod etcd;
+mod plane_tls;
 
 /// Everything that can be set about `dynamo serve`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,6 +69,13 @@ pub(crate) struct RequestPlaneSettings {
     pub(crate) connect_timeout_ms: u64,
     pub(crate) beat_ms: u64,
     pub(crate) dead_after_ms: u64,
+    pub(crate) tls_cert_path: Option<String>,
+    pub(crate) tls_key_path: Option<String>,
+    pub(crate) tls_client_ca_cert_path: Option<String>,
+    pub(crate) tls_ca_cert_path: Option<String>,
+    pub(crate) tls_client_cert_path: Option<String>,
+    pub(crate) tls_client_key_path: Option<String>,
+    pub(crate) tls_server_name: Option<String>,
 }
 
 impl Default for RequestPlaneSettings {
@@ -82,6 +90,13 @@ impl Default for RequestPlaneSettings {
             connect_timeout_ms: ms(options.connect_timeout),
             beat_ms: ms(options.beat_every),
             dead_after_ms: ms(options.dead_after),
+            tls_cert_path: None,
+            tls_key_path: None,
+            tls_client_ca_cert_path: None,
+            tls_ca_cert_path: None,
+            tls_client_cert_path: None,
+            tls_client_key_path: None,
+            tls_server_name: None,
         }
     }
 }
@@ -270,7 +285,8 @@ pub(crate) fn schema() -> Schema {
         .chain(trace_keys())
         .chain(worker_keys())
         .chain(fleet_keys())
-        .chain(etcd::keys());
+        .chain(etcd::keys())
+        .chain(plane_tls::keys());
     Schema::new(keys).other_env(&["DYN_LOG"])
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Keys are never logged and never shown; nothing here can be printed.
 
-use crate::follow::{self, Change, LOOK_EVERY, Verdict};
+use dynamo_runtime::follow::{self, Change, LOOK_EVERY, Verdict};
 use dynamo_runtime::sync::{read, write};
 use dynamo_types::{Class, Error};
 use hyper::HeaderMap;

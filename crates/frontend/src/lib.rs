@@ -16,7 +16,6 @@ mod course;
 mod dispatch;
 mod error;
 mod facts;
-mod follow;
 mod frame;
 mod generate;
 mod generation;

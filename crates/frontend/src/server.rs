@@ -150,9 +150,6 @@ impl Frontend {
         if let Some(keys) = &shared.keys {
             tasks.spawn(Arc::clone(keys).follow());
         }
-        if let Some(tls) = &shared.tls {
-            tasks.spawn(Arc::clone(tls).follow());
-        }
         let most = shared.config.max_connections.min(Semaphore::MAX_PERMITS);
         let slots = Arc::new(Semaphore::new(most));
         let http = (listener, Serving::http1(Arc::clone(&shared)));

@@ -7,12 +7,14 @@
 pub mod config;
 pub mod discovery;
 pub mod events;
+pub mod follow;
 pub mod logging;
 pub mod mailbox;
 pub mod metrics;
 pub mod plane;
 pub mod shutdown;
 pub mod sync;
+pub mod tls;
 pub mod trace;
 
 pub use tokio_util::sync::CancellationToken;

@@ -74,6 +74,18 @@ pub(super) fn request(tokens: &[u32]) -> Arc<Request> {
     })
 }
 
+/// Worker 1 of whoever is reached so.
+pub(super) fn instance_at(transport: Transport) -> Instance {
+    Instance {
+        namespace: "dynamo".into(),
+        component: "backend".into(),
+        endpoint: "generate".into(),
+        id: InstanceId(1),
+        transport,
+        draining: false,
+    }
+}
+
 /// One transport under test: `caller` calls what `served` serves.
 pub(super) struct Setup {
     pub(super) caller: Arc<dyn RequestPlane>,
@@ -85,14 +97,7 @@ pub(super) struct Setup {
 
 impl Setup {
     pub(super) fn instance(&self, id: u64) -> Instance {
-        Instance {
-            namespace: "dynamo".into(),
-            component: "backend".into(),
-            endpoint: "generate".into(),
-            id: InstanceId(id),
-            transport: self.transport.clone(),
-            draining: false,
-        }
+        Instance { id: InstanceId(id), ..instance_at(self.transport.clone()) }
     }
 
     /// The whole answer, or the first fault.

@@ -2,8 +2,13 @@
 //!
 //! The caller connects, so only one direction must be reachable.
 
+mod secure;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tls_tests;
+
+pub use secure::{Connect, Tls};
 
 use super::InProcess;
 use super::wire::{Dial, Error, Hub, Options, Streams};
@@ -15,13 +20,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
 
 /// Pause after a failed accept, which is the machine's trouble (no file descriptors) and would come again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Connects to `host:port`.
+/// Connects to `host:port`, as the worker there wants it.
 #[derive(Default)]
-pub struct Dialer {}
+pub struct Dialer {
+    connect: Option<Connect>,
+}
+
+impl Dialer {
+    pub fn new(tls: &Tls) -> Self {
+        Self { connect: tls.connect.clone() }
+    }
+}
 
 impl Dial for Dialer {
     fn reaches(&self, transport: &Transport) -> bool {
@@ -31,16 +45,9 @@ impl Dial for Dialer {
     fn dial<'a>(&'a self, transport: &'a Transport) -> BoxFuture<'a, Result<Streams, Error>> {
         Box::pin(async move {
             let Transport::Tcp(address) = transport else { return Err(Error::unreached(transport)) };
-            let socket = TcpStream::connect(address).await.map_err(|error| Error::Io(error.to_string()))?;
-            streams(socket).map_err(|error| Error::Io(error.to_string()))
+            secure::connect(address, self.connect.as_ref()).await
         })
     }
-}
-
-fn streams(socket: TcpStream) -> std::io::Result<Streams> {
-    socket.set_nodelay(true)?;
-    let (read, write) = socket.into_split();
-    Ok((Box::new(read), Box::new(write)))
 }
 
 /// Accepts callers until it is dropped, which ends all connections.
@@ -60,10 +67,11 @@ impl Server {
         plane: &InProcess,
         events: Arc<Local>,
         options: Options,
+        tls: Tls,
     ) -> std::io::Result<Self> {
         let address = listener.local_addr()?;
         let hub = Hub::new(plane, events, options);
-        let accepting = tokio::spawn(accept(listener, Arc::clone(&hub))).abort_handle();
+        let accepting = tokio::spawn(accept(listener, Arc::clone(&hub), tls)).abort_handle();
         Ok(Self { address, hub, accepting })
     }
 
@@ -89,7 +97,7 @@ impl Drop for Server {
     }
 }
 
-async fn accept(listener: TcpListener, hub: Arc<Hub>) {
+async fn accept(listener: TcpListener, hub: Arc<Hub>, tls: Tls) {
     // Dropped with this task, and the connections with it.
     let mut connections = JoinSet::new();
     loop {
@@ -100,7 +108,7 @@ async fn accept(listener: TcpListener, hub: Arc<Hub>) {
         }
         match listener.accept().await {
             Ok((socket, peer)) => {
-                connections.spawn(connection(socket, peer, Arc::clone(&hub)));
+                connections.spawn(connection(socket, peer, Arc::clone(&hub), tls.clone()));
             }
             Err(error) => {
                 tracing::warn!(%error, "a caller could not be accepted");
@@ -110,9 +118,14 @@ async fn accept(listener: TcpListener, hub: Arc<Hub>) {
     }
 }
 
-async fn connection(socket: TcpStream, peer: SocketAddr, hub: Arc<Hub>) {
-    match streams(socket) {
-        Ok(streams) => hub.serve(streams, &peer.to_string()).await,
-        Err(error) => tracing::debug!(%peer, %error, "a caller left at once"),
+async fn connection(socket: TcpStream, peer: SocketAddr, hub: Arc<Hub>, tls: Tls) {
+    let limit = hub.options().connect_timeout;
+    let deadline = Instant::now() + limit;
+    let ended = match secure::accept(socket, tls.accept.as_ref(), limit, deadline).await {
+        Ok(streams) => hub.serve(streams, deadline).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "the connection of a caller ended");
     }
 }

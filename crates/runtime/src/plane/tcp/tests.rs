@@ -2,7 +2,7 @@ use super::super::conformance::{self, Holder, Setup, eventually, last, request, 
 use super::super::wire::frame::{self, Batch, Hello, Kind, Open, Reader};
 use super::super::wire::{self, Caller, Fleet, Options};
 use super::super::{Handler, InProcess, RequestPlane};
-use super::{Dialer, Server};
+use super::{Dialer, Server, Tls};
 use crate::events::{EventPlane, Local, Mirror};
 use crate::sync::lock;
 use dynamo_types::{
@@ -28,14 +28,14 @@ fn calling(options: Options, events: Arc<Local>) -> Caller {
     Caller::new(options, events, Arc::new(Dialer::default()))
 }
 
-async fn listener() -> TcpListener {
+pub(super) async fn listener() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.unwrap()
 }
 
 /// A worker process and a caller, with their planes.
-struct Pair {
-    setup: Setup,
-    caller: Caller,
+pub(super) struct Pair {
+    pub(super) setup: Setup,
+    pub(super) caller: Caller,
     /// Of the caller's process.
     near: Arc<Local>,
     /// Of the worker's process.
@@ -45,11 +45,18 @@ struct Pair {
 
 impl Pair {
     async fn with(options: Options) -> Self {
+        Self::over(Tls::default(), options).await
+    }
+
+    pub(super) async fn over(tls: Tls, options: Options) -> Self {
         let (near, far) = (Arc::new(Local::default()), Arc::new(Local::default()));
         let served = InProcess::new(conformance::options());
-        let server = Server::start(listener().await, &served, Arc::clone(&far), options.clone()).unwrap();
-        let transport = Transport::Tcp(server.local_addr().to_string());
-        let caller = calling(options, Arc::clone(&near));
+        let dialer = Dialer::new(&tls);
+        let listener = listener().await;
+        let address = tls.address(listener.local_addr().unwrap().to_string());
+        let server = Server::start(listener, &served, Arc::clone(&far), options.clone(), tls).unwrap();
+        let transport = Transport::Tcp(address);
+        let caller = Caller::new(options, Arc::clone(&near), Arc::new(dialer));
         let setup = Setup { caller: Arc::new(caller.clone()), served, transport, _held: Box::new(()) };
         Self { setup, caller, near, far, server: Some(server) }
     }
@@ -158,7 +165,7 @@ async fn versions_and_tokens_are_checked_and_the_reason_is_told() {
 }
 
 /// Ends every answer at once with the last token of the prompt.
-struct Answer;
+pub(super) struct Answer;
 
 impl Handler for Answer {
     fn handle(
@@ -272,7 +279,7 @@ async fn r32_r33_events_cross_and_survive_late_starts_and_restarts() {
         tokio::time::sleep(Duration::from_millis(10)).await;
         listener = TcpListener::bind(address).await;
     }
-    let _server = Server::start(listener.unwrap(), &pair.setup.served, far, quick()).unwrap();
+    let _server = Server::start(listener.unwrap(), &pair.setup.served, far, quick(), Tls::default()).unwrap();
     eventually("what the earlier life said is void", || blocks(&pair.near) == 1).await;
     drop(follow);
     assert_eq!(pair.near.source_count(), 0);

@@ -1,12 +1,12 @@
 //! The caller's side of all connections.
 
 use super::link::{Followed, Link};
-use super::{Dial, Options};
+use super::{Dial, Error, Options};
 use crate::BoxFuture;
 use crate::events::Local;
 use crate::plane::{DeltaStream, RequestPlane};
 use crate::sync::lock;
-use dynamo_types::{Error, Instance, InstanceId, Request, Result, Transport};
+use dynamo_types::{self as types, Instance, InstanceId, Request, Result, Transport};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -90,15 +90,31 @@ impl Inner {
 
     async fn keep(&self, to: &Transport) {
         let mut pause = RECONNECT_FIRST;
+        let mut complaint = None;
         loop {
             let begun = tokio::time::Instant::now();
-            self.link(to).end().await;
+            let link = self.link(to);
+            link.end().await;
+            complaint = complain(to, link.fault(), complaint);
             if begun.elapsed() > RECONNECT_LONGEST {
                 pause = RECONNECT_FIRST;
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RECONNECT_LONGEST);
         }
+    }
+}
+
+/// Says once why a worker cannot be called, if waiting will not mend it.
+fn complain(to: &Transport, fault: Option<Error>, before: Option<Error>) -> Option<Error> {
+    match fault {
+        Some(fault @ (Error::Tls(_) | Error::Refused(_))) => {
+            if before.as_ref() != Some(&fault) {
+                tracing::warn!("the worker at {to} cannot be called: {fault}");
+            }
+            Some(fault)
+        }
+        _ => before,
     }
 }
 
@@ -109,7 +125,7 @@ impl RequestPlane for Caller {
         request: Arc<Request>,
     ) -> BoxFuture<'a, Result<DeltaStream>> {
         if !self.inner.dial.reaches(&instance.transport) {
-            let error = Error::disconnected("there is no way from here to the chosen worker")
+            let error = types::Error::disconnected("there is no way from here to the chosen worker")
                 .with_detail(instance.transport.to_string());
             return Box::pin(std::future::ready(Err(error)));
         }

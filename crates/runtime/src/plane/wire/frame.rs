@@ -186,16 +186,14 @@ pub(crate) async fn send<W: AsyncWrite + Unpin>(
     patience: Duration,
 ) -> Result<(), Error> {
     while !bytes.is_empty() {
-        let written = timeout(patience, writer.write(bytes))
-            .await
-            .map_err(|_| Error::Silent(patience))?
-            .map_err(|error| Error::Io(error.to_string()))?;
+        let written = timeout(patience, writer.write(bytes)).await.map_err(|_| Error::Silent(patience))??;
         if written == 0 {
             return Err(Error::Closed);
         }
         bytes = bytes.get(written..).unwrap_or_default();
     }
-    Ok(())
+    // TLS keeps what the socket did not take.
+    Ok(timeout(patience, writer.flush()).await.map_err(|_| Error::Silent(patience))??)
 }
 
 /// Reads a body.
@@ -276,8 +274,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         self.buffer.reserve(READ_BYTES);
         let read = timeout(self.patience, self.io.read_buf(&mut self.buffer))
             .await
-            .map_err(|_| Error::Silent(self.patience))?
-            .map_err(|error| Error::Io(error.to_string()))?;
+            .map_err(|_| Error::Silent(self.patience))??;
         match read {
             0 if self.buffer.is_empty() => Ok(false),
             0 => Err(Error::Io("the connection ended inside a frame".to_owned())),

@@ -75,6 +75,11 @@ impl Link {
         *self.ended.borrow()
     }
 
+    /// Why it ended.
+    pub(super) fn fault(&self) -> Option<Error> {
+        lock(&self.state).fault.clone()
+    }
+
     /// Completes when the connection has ended.
     pub(super) async fn end(&self) {
         // The sender lives in `self`, so waiting cannot fail.

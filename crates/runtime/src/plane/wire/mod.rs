@@ -47,7 +47,7 @@ pub struct Options {
     pub max_connections: usize,
     /// Bytes of requests that may wait for one connection; the next request is refused as overloaded.
     pub max_queued_bytes: usize,
-    /// How long connecting and the exchange of hellos may take.
+    /// How long connecting, a handshake of TLS and the exchange of hellos may take together.
     pub connect_timeout: Duration,
     /// A side that has said nothing else for this long says that it lives.
     pub beat_every: Duration,
@@ -76,6 +76,8 @@ impl Default for Options {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     Io(String),
+    /// The two sides do not come together in TLS.
+    Tls(String),
     /// No connection and no hello within [`Options::connect_timeout`].
     Timeout(Duration),
     /// The peer said nothing for [`Options::dead_after`].
@@ -105,6 +107,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(reason) => f.write_str(reason),
+            Self::Tls(reason) => write!(f, "TLS: {reason}"),
             Self::Timeout(limit) => write!(f, "no connection within {} ms", limit.as_millis()),
             Self::Silent(limit) => write!(f, "no sign of life for {} ms", limit.as_millis()),
             Self::FrameTooLarge { found, limit } => {
@@ -119,3 +122,9 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        crate::tls::reason(&error).map_or_else(|| Self::Io(error.to_string()), Self::Tls)
+    }
+}

@@ -12,7 +12,7 @@ use dynamo_types::{self as types, Delta, InstanceId};
 use std::sync::{Arc, Mutex, Weak};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 /// Events of one frame, a snapshot being one. Frames that a peer does not take are halved, whatever they hold.
 const MAX_BATCH_EVENTS: usize = 256;
@@ -67,16 +67,16 @@ impl Hub {
         }
     }
 
-    /// Serves `peer` on its connection until one side ends it.
-    pub(crate) async fn serve(&self, (read, write): Streams, peer: &str) {
-        let outcome = Connection::greet(read, write, self).await;
-        let ended = match outcome {
-            Ok(connection) => connection.run(self).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = ended {
-            tracing::debug!(%peer, %error, "the connection of a caller ended");
-        }
+    /// Serves a caller on its connection until one side ends it. It says hello before `deadline`.
+    ///
+    /// # Errors
+    /// The caller was refused, broke the protocol or fell silent.
+    pub(crate) async fn serve(&self, (read, write): Streams, deadline: Instant) -> Result<(), Error> {
+        Connection::greet(read, write, self, deadline).await?.run(self).await
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
     }
 
     fn outboxes(&self) -> Vec<Arc<Outbox>> {
@@ -94,11 +94,11 @@ struct Connection<'a, R, W> {
 }
 
 impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Connection<'a, R, W> {
-    /// Exchanges hellos.
-    async fn greet(read: R, mut writer: W, hub: &'a Hub) -> Result<Self, Error> {
+    /// Exchanges hellos, the caller's coming before `deadline`.
+    async fn greet(read: R, mut writer: W, hub: &'a Hub, deadline: Instant) -> Result<Self, Error> {
         let options = &hub.options;
         let mut reader = Reader::new(read, options.max_frame_bytes.min(MAX_HELLO_BYTES), options.dead_after);
-        let hello: Hello = timeout(options.connect_timeout, async {
+        let hello: Hello = timeout_at(deadline, async {
             match reader.next().await? {
                 Some((Kind::Hello, body)) => frame::parse(body),
                 Some((kind, _)) => Err(Error::Decode(format!("{kind:?} before hello"))),

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 /// How often files are looked at again. A change is taken once it was seen twice alike, so a file that is just being
 /// written is not believed: it counts after at most twice this.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
+pub const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// What was last seen.
-pub(crate) struct Change<T> {
+pub struct Change<T> {
     last: Option<Result<T, String>>,
     complaint: Option<String>,
 }
 
-pub(crate) enum Verdict<T> {
+pub enum Verdict<T> {
     Nothing,
     Take(T),
     Complain(String),
@@ -30,7 +30,7 @@ impl<T> Default for Change<T> {
 impl<T: Clone + PartialEq> Change<T> {
     /// What to do about what was `found`, with `valid` in force. Files that are gone or wrong change nothing; that is
     /// said once.
-    pub(crate) fn seen(&mut self, found: Result<T, String>, valid: &T) -> Verdict<T> {
+    pub fn seen(&mut self, found: Result<T, String>, valid: &T) -> Verdict<T> {
         let settled = self.last.as_ref() == Some(&found);
         self.last = Some(found.clone());
         match found {
@@ -52,7 +52,7 @@ impl<T: Clone + PartialEq> Change<T> {
 ///
 /// # Errors
 /// One line: it cannot be read, or is larger.
-pub(crate) fn content(path: &Path, limit: u64) -> Result<Vec<u8>, String> {
+pub fn content(path: &Path, limit: u64) -> Result<Vec<u8>, String> {
     let failed = |error: std::io::Error| format!("{} cannot be read: {error}", path.display());
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(failed)?;
