@@ -6,12 +6,16 @@
 
 mod caller;
 mod fleet;
+#[cfg(test)]
+mod foreign;
 mod frame;
 mod link;
 mod outbox;
 mod server;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod wire;
 
 pub use caller::{Caller, Follow};
 pub use fleet::Fleet;
