@@ -8,7 +8,7 @@ import openai
 import pytest
 from system import BIN, LISTENING, ROOT, eventually, http
 
-WORKER = ROOT / "examples/python-worker/worker.py"
+WORKER = ROOT / "examples/python-worker"
 
 
 @pytest.fixture
@@ -73,25 +73,72 @@ def test_many_streams_share_its_connection(fleet):
     assert answers == [prompt[::-1] for prompt in prompts]
 
 
-def test_a_worker_that_is_killed_is_replaced_in_mid_stream(fleet):
+PROMPT = "".join(chr(ord("a") + number % 26) for number in range(100))
+
+
+def metric(url, name):
+    lines = http(url + "/metrics").body.decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{"))
+
+
+def test_kill_9_of_one_of_two_moves_its_streams(fleet):
     url, worker = fleet
-    first = worker(delay_ms=20)
+    workers = [worker(delay_ms=20), worker(delay_ms=20)]
+    assert listed(url, 2)
+    client = openai.OpenAI(base_url=url + "/v1", api_key="unused", max_retries=0)
+    # Of different beginnings, so that both workers have some.
+    prompts = [f"{number} {PROMPT}" for number in range(6)]
+    streams = [client.completions.create(model="toy", prompt=p, max_tokens=200, stream=True) for p in prompts]
+    said = [next(stream).choices[0].text for stream in streams]
+    workers[0].send_signal(signal.SIGKILL)
+    said = [text + "".join(piece.choices[0].text for piece in stream) for text, stream in zip(said, streams)]
+    assert said == [prompt[::-1] for prompt in prompts], "every token once"
+    assert metric(url, "dynamo_frontend_model_migration_total") > 0, "none of them was there"
+    assert listed(url, 1)
+
+
+def test_a_client_that_leaves_cancels(fleet):
+    url, worker = fleet
+    worker(delay_ms=50)
     assert listed(url, 1)
     client = openai.OpenAI(base_url=url + "/v1", api_key="unused", max_retries=0)
-    prompt = "".join(chr(ord("a") + number % 26) for number in range(100))
-    stream = client.completions.create(model="toy", prompt=prompt, max_tokens=200, stream=True)
-    said = next(stream).choices[0].text
-    worker()
-    assert listed(url, 2)
-    first.send_signal(signal.SIGKILL)
-    said += "".join(piece.choices[0].text for piece in stream)
-    assert said == prompt[::-1], "every token once"
+    stream = client.completions.create(model="toy", prompt="x" * 3000, max_tokens=3000, stream=True)
+    next(stream)
+    stream.close()
+    # Its words would take 150 s.
+    assert eventually(lambda: metric(url, "dynamo_frontend_model_cancellation_total") > 0)
+    assert eventually(lambda: metric(url, "dynamo_frontend_active_requests") == 0)
 
 
-def test_it_withdraws_when_told_to_stop(fleet):
+def test_what_it_caches_decides_where_requests_go(fleet):
     url, worker = fleet
-    process = worker()
+    worker(), worker()
+    assert listed(url, 2)
+    client = openai.OpenAI(base_url=url + "/v1", api_key="unused", max_retries=0)
+
+    def cached(prompt):
+        answer = client.completions.create(model="toy", prompt=prompt, max_tokens=4)
+        details = answer.usage.prompt_tokens_details
+        return details.cached_tokens if details else 0
+
+    for number in range(8):
+        prompt = f"{number}: {PROMPT}"
+        assert cached(prompt) == 0
+        blocks = len(prompt) // 16
+        known = blocks * (number + 1)
+        assert eventually(lambda: metric(url, "dynamo_component_router_index_nodes") == known), "its events came"
+        assert [cached(prompt) for _ in range(3)] == [16 * blocks] * 3
+
+
+def test_it_drains_when_told_to_stop(fleet):
+    url, worker = fleet
+    process = worker(delay_ms=20)
     assert listed(url, 1)
+    client = openai.OpenAI(base_url=url + "/v1", api_key="unused", max_retries=0)
+    stream = client.completions.create(model="toy", prompt=PROMPT, max_tokens=200, stream=True)
+    said = next(stream).choices[0].text
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+    said += "".join(piece.choices[0].text for piece in stream)
+    assert said == PROMPT[::-1], "what runs comes to its end"
+    assert process.wait(30) == 0
     assert listed(url, 0)

@@ -1,6 +1,6 @@
 //! What every transport of the request plane must do, as one suite.
 
-use super::{Handler, InProcess, Options, RequestPlane};
+use super::{DeltaStream, Handler, InProcess, Options, RequestPlane, ServeGuard};
 use crate::sync::lock;
 use dynamo_types::{
     Class, Delta, DeltaSink, Error, FinishReason, Instance, InstanceId, Request, Result, Stopping, Transport,
@@ -74,18 +74,6 @@ pub(super) fn request(tokens: &[u32]) -> Arc<Request> {
     })
 }
 
-/// Worker 1 of whoever is reached so.
-pub(super) fn instance_at(transport: Transport) -> Instance {
-    Instance {
-        namespace: "dynamo".into(),
-        component: "backend".into(),
-        endpoint: "generate".into(),
-        id: InstanceId(1),
-        transport,
-        draining: false,
-    }
-}
-
 /// One transport under test: `caller` calls what `served` serves.
 pub(super) struct Setup {
     pub(super) caller: Arc<dyn RequestPlane>,
@@ -97,18 +85,34 @@ pub(super) struct Setup {
 
 impl Setup {
     pub(super) fn instance(&self, id: u64) -> Instance {
-        Instance { id: InstanceId(id), ..instance_at(self.transport.clone()) }
+        instance(id, &self.transport)
     }
 
-    /// The whole answer, or the first fault.
     pub(super) async fn fold(&self, id: u64, prompt: &[u32]) -> Result<Delta> {
-        let mut stream = self.caller.call(&self.instance(id), request(prompt)).await?;
-        let mut whole = Delta::default();
-        while let Some(delta) = stream.next().await {
-            whole.merge(delta?);
-        }
-        Ok(whole)
+        fold(&*self.caller, &self.instance(id), prompt).await
     }
+}
+
+/// Worker `id` of whoever is reached so.
+pub(super) fn instance(id: u64, transport: &Transport) -> Instance {
+    Instance {
+        namespace: "dynamo".into(),
+        component: "backend".into(),
+        endpoint: "generate".into(),
+        id: InstanceId(id),
+        transport: transport.clone(),
+        draining: false,
+    }
+}
+
+/// The whole answer, or the first fault.
+async fn fold(caller: &dyn RequestPlane, instance: &Instance, prompt: &[u32]) -> Result<Delta> {
+    let mut stream = caller.call(instance, request(prompt)).await?;
+    let mut whole = Delta::default();
+    while let Some(delta) = stream.next().await {
+        whole.merge(delta?);
+    }
+    Ok(whole)
 }
 
 /// Options of the worker's side that the suite relies on.
@@ -116,100 +120,200 @@ pub(super) fn options() -> Options {
     Options { max_in_flight: 300 }
 }
 
-pub(super) async fn suite(setup: &Setup) {
-    answers_come_in_order_and_end(setup).await;
-    refusals_keep_their_words(setup).await;
-    who_is_not_there_is_retryable(setup).await;
-    a_worker_that_breaks_off_is_retryable(setup).await;
-    a_reader_that_leaves_cancels(setup).await;
-    full_is_full(setup).await;
-    many_streams_do_not_mix(setup).await;
+/// A worker under test with an engine that does what the suite says: of this process, or a program in any language.
+pub(super) trait Stage: Send + Sync {
+    /// Serves instance 1, anew: the engine holds nothing.
+    fn serve(&self);
+    /// Takes nothing new from now on; what runs goes on.
+    fn withdraw(&self);
+    /// The engine's next words in the stream whose prompt begins with this token.
+    fn push(&self, stream: u32, delta: Delta);
+    /// A group of pushes is complete.
+    fn flush(&self);
+    /// The engine breaks off all it holds.
+    fn drop_all(&self);
+    /// Streams that came since [`Stage::serve`].
+    fn held(&self) -> usize;
+    fn is_cancelled(&self, stream: u32) -> bool;
+    /// Streams that have not ended.
+    fn in_flight(&self) -> usize;
 }
 
-async fn answers_come_in_order_and_end(setup: &Setup) {
-    let holder = Arc::new(Holder::default());
-    let guard = setup.served.serve(InstanceId(1), holder.clone());
-    let mut stream = setup.caller.call(&setup.instance(1), request(&[1])).await.unwrap();
-    holder.has(1).await;
-    holder.push(1, tokens(&[10, 11]));
+/// A worker of this process.
+pub(super) struct Ours {
+    served: InProcess,
+    holder: Mutex<Arc<Holder>>,
+    guard: Mutex<Option<ServeGuard>>,
+}
+
+impl Ours {
+    pub(super) fn new(served: &InProcess) -> Self {
+        Self { served: served.clone(), holder: Mutex::default(), guard: Mutex::default() }
+    }
+
+    fn holder(&self) -> Arc<Holder> {
+        Arc::clone(&lock(&self.holder))
+    }
+}
+
+impl Stage for Ours {
+    fn serve(&self) {
+        *lock(&self.holder) = Arc::default();
+        *lock(&self.guard) = Some(self.served.serve(InstanceId(1), self.holder()));
+    }
+
+    fn withdraw(&self) {
+        *lock(&self.guard) = None;
+    }
+
+    fn push(&self, stream: u32, delta: Delta) {
+        self.holder().push(stream, delta);
+    }
+
+    fn flush(&self) {
+        self.served.flush(InstanceId(1));
+    }
+
+    fn drop_all(&self) {
+        self.holder().drop_all();
+    }
+
+    fn held(&self) -> usize {
+        lock(&self.holder().0).len()
+    }
+
+    fn is_cancelled(&self, stream: u32) -> bool {
+        lock(&self.holder().0)[&stream].is_cancelled()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.served.in_flight(InstanceId(1))
+    }
+}
+
+/// One transport and one worker behind it.
+pub(super) struct Subject {
+    pub(super) caller: Arc<dyn RequestPlane>,
+    pub(super) transport: Transport,
+    pub(super) stage: Box<dyn Stage>,
+}
+
+impl Subject {
+    pub(super) fn instance(&self, id: u64) -> Instance {
+        instance(id, &self.transport)
+    }
+
+    async fn call(&self, prompt: &[u32]) -> DeltaStream {
+        self.caller.call(&self.instance(1), request(prompt)).await.unwrap()
+    }
+
+    async fn fold(&self, id: u64, prompt: &[u32]) -> Result<Delta> {
+        fold(&*self.caller, &self.instance(id), prompt).await
+    }
+
+    pub(super) async fn has(&self, count: usize) {
+        eventually("requests arrive", || self.stage.held() == count).await;
+    }
+
+    async fn idle(&self) {
+        eventually("nothing is in flight", || self.stage.in_flight() == 0).await;
+    }
+}
+
+/// The suite, on a worker of this process.
+pub(super) async fn suite(setup: &Setup) {
+    let (caller, transport) = (Arc::clone(&setup.caller), setup.transport.clone());
+    every_case(&Subject { caller, transport, stage: Box::new(Ours::new(&setup.served)) }).await;
+}
+
+pub(super) async fn every_case(subject: &Subject) {
+    answers_come_in_order_and_end(subject).await;
+    refusals_keep_their_words(subject).await;
+    who_is_not_there_is_retryable(subject).await;
+    a_worker_that_breaks_off_is_retryable(subject).await;
+    a_reader_that_leaves_cancels(subject).await;
+    full_is_full(subject).await;
+    many_streams_do_not_mix(subject).await;
+}
+
+async fn answers_come_in_order_and_end(subject: &Subject) {
+    subject.stage.serve();
+    let mut stream = subject.call(&[1]).await;
+    subject.has(1).await;
+    subject.stage.push(1, tokens(&[10, 11]));
     assert_eq!(stream.next().await, Some(Ok(tokens(&[10, 11]))));
-    holder.push(1, last(&[12]));
+    subject.stage.push(1, last(&[12]));
     assert_eq!(stream.next().await, Some(Ok(last(&[12]))));
     assert_eq!(stream.next().await, None);
-    holder.drop_all();
-    guard.idle().await;
+    subject.stage.drop_all();
+    subject.idle().await;
 }
 
-async fn refusals_keep_their_words(setup: &Setup) {
-    let guard = setup.served.serve(InstanceId(1), Arc::new(Holder::default()));
-    let error = setup.fold(1, &[]).await.unwrap_err();
+async fn refusals_keep_their_words(subject: &Subject) {
+    subject.stage.serve();
+    let error = subject.fold(1, &[]).await.unwrap_err();
     assert_eq!((error.class(), error.param()), (Class::Invalid, Some("prompt")));
     assert_eq!(error.message(), "empty prompt");
-    assert_eq!(guard.in_flight(), 0);
+    subject.idle().await;
 }
 
-async fn who_is_not_there_is_retryable(setup: &Setup) {
-    let holder = Arc::new(Holder::default());
-    let guard = setup.served.serve(InstanceId(1), holder.clone());
-    let mut running = setup.caller.call(&setup.instance(1), request(&[1])).await.unwrap();
-    holder.has(1).await;
-    drop(guard);
+async fn who_is_not_there_is_retryable(subject: &Subject) {
+    subject.stage.serve();
+    let mut running = subject.call(&[1]).await;
+    subject.has(1).await;
+    subject.stage.withdraw();
     for id in [1, 77] {
-        let error = setup.fold(id, &[1]).await.unwrap_err();
+        let error = subject.fold(id, &[1]).await.unwrap_err();
         assert!(error.retryable(), "{error}");
         assert_eq!(error.class(), Class::Unavailable);
     }
-    holder.push(1, last(&[3]));
+    subject.stage.push(1, last(&[3]));
     assert_eq!(running.next().await, Some(Ok(last(&[3]))), "what runs goes on");
 }
 
-async fn a_worker_that_breaks_off_is_retryable(setup: &Setup) {
-    let holder = Arc::new(Holder::default());
-    let _guard = setup.served.serve(InstanceId(1), holder.clone());
-    let mut stream = setup.caller.call(&setup.instance(1), request(&[1])).await.unwrap();
-    holder.has(1).await;
-    holder.push(1, tokens(&[5]));
-    holder.drop_all();
+async fn a_worker_that_breaks_off_is_retryable(subject: &Subject) {
+    subject.stage.serve();
+    let mut stream = subject.call(&[1]).await;
+    subject.has(1).await;
+    subject.stage.push(1, tokens(&[5]));
+    subject.stage.drop_all();
     assert_eq!(stream.next().await, Some(Ok(tokens(&[5]))), "what was said is heard first");
     assert!(stream.next().await.unwrap().unwrap_err().retryable());
     assert_eq!(stream.next().await, None);
 }
 
-async fn a_reader_that_leaves_cancels(setup: &Setup) {
-    let holder = Arc::new(Holder::default());
-    let guard = setup.served.serve(InstanceId(1), holder.clone());
-    let stream = setup.caller.call(&setup.instance(1), request(&[1])).await.unwrap();
-    holder.has(1).await;
-    assert!(!lock(&holder.0)[&1].is_cancelled());
+async fn a_reader_that_leaves_cancels(subject: &Subject) {
+    subject.stage.serve();
+    let stream = subject.call(&[1]).await;
+    subject.has(1).await;
+    assert!(!subject.stage.is_cancelled(1));
     drop(stream);
-    eventually("the engine is told", || lock(&holder.0)[&1].is_cancelled()).await;
-    holder.drop_all();
-    guard.idle().await;
+    eventually("the engine is told", || subject.stage.is_cancelled(1)).await;
+    subject.stage.drop_all();
+    subject.idle().await;
 }
 
-async fn full_is_full(setup: &Setup) {
-    let holder = Arc::new(Holder::default());
-    let guard = setup.served.serve(InstanceId(1), holder.clone());
+async fn full_is_full(subject: &Subject) {
+    subject.stage.serve();
     let mut held = Vec::new();
     for number in 0..options().max_in_flight as u32 {
-        held.push(setup.caller.call(&setup.instance(1), request(&[number])).await.unwrap());
+        held.push(subject.call(&[number]).await);
     }
-    holder.has(options().max_in_flight).await;
-    let error = setup.fold(1, &[9999]).await.unwrap_err();
+    subject.has(options().max_in_flight).await;
+    let error = subject.fold(1, &[9999]).await.unwrap_err();
     assert_eq!(error.class(), Class::Overloaded);
-    holder.drop_all();
-    guard.idle().await;
+    subject.stage.drop_all();
+    subject.idle().await;
 }
 
 /// Whatever is pushed in whatever order and however the readers lag, each gets its own answer once and in order.
-async fn many_streams_do_not_mix(setup: &Setup) {
+async fn many_streams_do_not_mix(subject: &Subject) {
     const STREAMS: u32 = 40;
     for case in 0..10u64 {
-        let holder = Arc::new(Holder::default());
-        let _guard = setup.served.serve(InstanceId(1), holder.clone());
+        subject.stage.serve();
         let mut readers = tokio::task::JoinSet::new();
         for stream in 0..STREAMS {
-            let (caller, instance) = (Arc::clone(&setup.caller), setup.instance(1));
+            let (caller, instance) = (Arc::clone(&subject.caller), subject.instance(1));
             readers.spawn(async move {
                 let mut answer = caller.call(&instance, request(&[stream])).await.unwrap();
                 let mut whole = Delta::default();
@@ -222,15 +326,15 @@ async fn many_streams_do_not_mix(setup: &Setup) {
                 (stream, whole)
             });
         }
-        holder.has(STREAMS as usize).await;
+        subject.has(STREAMS as usize).await;
         let batched = case % 2 == 0;
         for step in 0..30u32 {
             for stream in 0..STREAMS {
                 let delta = if step == 29 { last(&[step]) } else { tokens(&[stream, step]) };
-                holder.push(stream, delta);
+                subject.stage.push(stream, delta);
             }
             if batched {
-                setup.served.flush(InstanceId(1));
+                subject.stage.flush();
             }
             if draw::index(case, 5000 + u64::from(step), 2) == 0 {
                 tokio::task::yield_now().await;

@@ -2,6 +2,10 @@
 //!
 //! The caller connects, so only one direction must be reachable.
 
+#[cfg(test)]
+mod by_hand;
+#[cfg(test)]
+mod foreign;
 mod secure;
 #[cfg(test)]
 mod tests;

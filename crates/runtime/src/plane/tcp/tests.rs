@@ -1,8 +1,8 @@
 use super::super::conformance::{self, Holder, Setup, eventually, last, request, tokens};
-use super::super::wire::frame::{self, Batch, Hello, Kind, Open, Reader};
+use super::super::wire::frame::{self, Batch, Kind, Open, Reader};
 use super::super::wire::{self, Caller, Fleet, Options};
 use super::super::{Handler, InProcess, RequestPlane};
-use super::{Dialer, Server, Tls};
+use super::{Dialer, Server, Tls, by_hand};
 use crate::events::{EventPlane, Local, Mirror};
 use crate::sync::lock;
 use dynamo_types::{
@@ -10,6 +10,7 @@ use dynamo_types::{
     WorkerRank,
 };
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -70,6 +71,22 @@ async fn conforms() {
     eventually("no stream is left", || pair.server.as_ref().unwrap().stream_count() == 0).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keeps_to_the_wire() {
+    // The suite's own connections say nothing for as long as a busy machine keeps them from it.
+    let pair = Pair::with(Options { dead_after: Duration::from_secs(4), ..quick() }).await;
+    let sequence = AtomicU64::new(0);
+    let report = |hash| {
+        let sequence = sequence.fetch_add(1, Ordering::Relaxed);
+        pair.far.publish_kv(batch(WorkerRank::new(InstanceId(1), 0), 1, sequence, hash));
+    };
+    let stage = Box::new(conformance::Ours::new(&pair.setup.served));
+    let caller = Arc::new(pair.caller.clone());
+    let subject = conformance::Subject { caller, transport: pair.setup.transport.clone(), stage };
+    by_hand::every_case(&subject, &report).await;
+    eventually("no stream is left", || pair.server.as_ref().unwrap().stream_count() == 0).await;
+}
+
 #[tokio::test]
 async fn r30_a_worker_that_dies_breaks_its_streams_at_once() {
     let mut pair = Pair::with(Options::default()).await;
@@ -111,23 +128,6 @@ async fn a_peer_that_hangs_is_found_by_its_silence() {
 }
 
 #[tokio::test]
-async fn a_caller_that_hangs_is_let_go() {
-    let pair = Pair::with(quick()).await;
-    let holder = Arc::new(Holder::default());
-    let guard = pair.setup.served.serve(InstanceId(1), holder.clone());
-    let mut socket = TcpStream::connect(pair.server.as_ref().unwrap().local_addr()).await.unwrap();
-    let mut bytes = Vec::new();
-    frame::write(&mut bytes, Kind::Hello, &wire::hello(&quick(), None), usize::MAX).unwrap();
-    let open = Open { stream: 0, instance: InstanceId(1), request: request(&[1]) };
-    frame::write(&mut bytes, Kind::Open, &open, usize::MAX).unwrap();
-    socket.write_all(&bytes).await.unwrap();
-    holder.has(1).await;
-    eventually("its stream is cancelled", || lock(&holder.0)[&1].is_cancelled()).await;
-    holder.drop_all();
-    guard.idle().await;
-}
-
-#[tokio::test]
 async fn quiet_connections_stay() {
     let pair = Pair::with(quick()).await;
     let holder = Arc::new(Holder::default());
@@ -152,16 +152,6 @@ async fn versions_and_tokens_are_checked_and_the_reason_is_told() {
         assert!(error.detail().unwrap().contains("token"), "{error}");
         assert!(!error.message().contains("sesame"));
     }
-    let mut socket = TcpStream::connect(pair.server.as_ref().unwrap().local_addr()).await.unwrap();
-    let mut bytes = Vec::new();
-    let hello = Hello { version: 99, agent: String::new(), max_frame_bytes: 1 << 20, token: secret.token };
-    frame::write(&mut bytes, Kind::Hello, &hello, usize::MAX).unwrap();
-    socket.write_all(&bytes).await.unwrap();
-    let mut reader = Reader::new(socket, 1 << 20, Duration::from_secs(5));
-    let (kind, body) = reader.next().await.unwrap().unwrap();
-    assert_eq!(kind, Kind::GoAway);
-    let reason = frame::parse::<frame::GoAway>(body).unwrap().reason;
-    assert!(reason.contains("version 99") && reason.contains("version 1"), "{reason}");
 }
 
 /// Ends every answer at once with the last token of the prompt.
@@ -328,102 +318,8 @@ async fn whoever_is_in_discovery_is_followed() {
     eventually("it is forgotten", || pair.near.source_count() == 0).await;
 }
 
-/// A connection by hand, after the hellos.
-async fn greeted(pair: &Pair, max_frame_bytes: u64) -> (TcpStream, Vec<u8>) {
-    let mut socket = TcpStream::connect(pair.server.as_ref().unwrap().local_addr()).await.unwrap();
-    let mut bytes = Vec::new();
-    let hello = Hello { max_frame_bytes, ..wire::hello(&quick(), None) };
-    frame::write(&mut bytes, Kind::Hello, &hello, usize::MAX).unwrap();
-    socket.write_all(&bytes).await.unwrap();
-    bytes.clear();
-    (socket, bytes)
-}
-
-/// The next items, passing over beats.
-async fn items<R: tokio::io::AsyncRead + Unpin>(reader: &mut Reader<R>) -> Vec<frame::Item> {
-    loop {
-        let (kind, body) = reader.next().await.unwrap().expect("the connection goes on");
-        if kind == Kind::Batch {
-            return frame::parse::<Batch>(body).unwrap().items;
-        }
-    }
-}
-
 #[tokio::test]
-async fn a_request_that_is_not_understood_costs_itself_only() {
-    #[derive(serde::Serialize)]
-    struct Newer {
-        stream: u64,
-        instance: InstanceId,
-        request: &'static str,
-    }
-    let pair = Pair::with(Options::default()).await;
-    let _guard = pair.setup.served.serve(InstanceId(1), Arc::new(Answer));
-    let (mut socket, mut bytes) = greeted(&pair, 1 << 20).await;
-    let newer = Newer { stream: 4, instance: InstanceId(1), request: "of another shape" };
-    frame::write(&mut bytes, Kind::Open, &newer, usize::MAX).unwrap();
-    let open = Open { stream: 5, instance: InstanceId(1), request: request(&[9]) };
-    frame::write(&mut bytes, Kind::Open, &open, usize::MAX).unwrap();
-    socket.write_all(&bytes).await.unwrap();
-    let mut reader = Reader::new(socket, 1 << 20, Duration::from_secs(5));
-    let mut found = Vec::new();
-    while found.len() < 2 {
-        found.append(&mut items(&mut reader).await);
-    }
-    assert!(!found[0].error.as_ref().unwrap().retryable(), "every worker of this age would say so");
-    assert_eq!((found[1].stream, &found[1].delta), (5, &last(&[9])));
-}
-
-#[tokio::test]
-async fn a_stream_begun_twice_ends_the_connection_and_both() {
-    let pair = Pair::with(Options::default()).await;
-    let holder = Arc::new(Holder::default());
-    let _guard = pair.setup.served.serve(InstanceId(1), holder.clone());
-    let (mut socket, mut bytes) = greeted(&pair, 1 << 20).await;
-    for _ in 0..2 {
-        let open = Open { stream: 0, instance: InstanceId(1), request: request(&[1]) };
-        frame::write(&mut bytes, Kind::Open, &open, usize::MAX).unwrap();
-    }
-    socket.write_all(&bytes).await.unwrap();
-    holder.has(1).await;
-    eventually("the engine is told", || lock(&holder.0)[&1].is_cancelled()).await;
-}
-
-#[tokio::test]
-async fn frames_are_as_small_as_the_caller_wants_them() {
-    let pair = Pair::with(Options::default()).await;
-    let holder = Arc::new(Holder::default());
-    let _guard = pair.setup.served.serve(InstanceId(1), holder.clone());
-    pair.setup.served.flush(InstanceId(1));
-    let (mut socket, mut bytes) = greeted(&pair, 300).await;
-    for stream in 0..20 {
-        let open = Open { stream, instance: InstanceId(1), request: request(&[stream as u32]) };
-        frame::write(&mut bytes, Kind::Open, &open, usize::MAX).unwrap();
-    }
-    socket.write_all(&bytes).await.unwrap();
-    holder.has(20).await;
-    (0..19).for_each(|stream| holder.push(stream, last(&[7])));
-    holder.push(19, last(&[70_000; 1000]));
-    pair.setup.served.flush(InstanceId(1));
-    let mut reader = Reader::new(socket, 1 << 20, Duration::from_secs(5));
-    reader.set_limit(300);
-    let mut found = Vec::new();
-    while found.len() < 20 {
-        found.append(&mut items(&mut reader).await);
-    }
-    assert!(found[..19].iter().all(|item| item.delta == last(&[7])));
-    assert!(found[19].error.as_ref().unwrap().detail().unwrap().contains("limit 300"));
-}
-
-#[tokio::test]
-async fn strangers_cannot_send_much_or_stay() {
-    let pair = Pair::with(quick()).await;
-    let mut socket = TcpStream::connect(pair.server.as_ref().unwrap().local_addr()).await.unwrap();
-    let mut bytes = (1u32 << 20).to_be_bytes().to_vec();
-    bytes.push(Kind::Hello as u8);
-    socket.write_all(&bytes).await.unwrap();
-    let mut reader = Reader::new(socket, 1 << 20, Duration::from_secs(5));
-    assert!(matches!(reader.next().await, Ok(None) | Err(_)), "a hello of a mebibyte is not waited for");
+async fn strangers_cannot_stay() {
     let few = Options { max_connections: 1, ..Options::default() };
     let pair = Pair::with(few).await;
     let _guard = pair.setup.served.serve(InstanceId(1), Arc::new(Answer));

@@ -96,7 +96,7 @@ fn caller(tls: &Tls, options: Options) -> Caller {
 
 /// How the caller's request ends at this address, whether the connection was found out about before or after it began.
 async fn ask(caller: &Caller, address: &str) -> dynamo_types::Result<Delta> {
-    let instance = conformance::instance_at(Transport::Tcp(address.to_owned()));
+    let instance = conformance::instance(1, &Transport::Tcp(address.to_owned()));
     caller.call(&instance, request(&[1])).await?.next().await.unwrap()
 }
 
