@@ -6,9 +6,11 @@
 #[cfg(test)]
 mod conformance;
 mod in_process;
+mod metrics;
 pub mod tcp;
 
 pub use in_process::{InProcess, Options, ServeGuard};
+pub use metrics::Metrics;
 
 use crate::BoxFuture;
 use crate::mailbox;

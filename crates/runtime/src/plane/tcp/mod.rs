@@ -8,6 +8,8 @@ mod caller;
 mod fleet;
 mod frame;
 mod link;
+#[cfg(test)]
+mod metered;
 mod outbox;
 mod server;
 #[cfg(test)]
@@ -18,6 +20,7 @@ pub use fleet::Fleet;
 pub use frame::VERSION;
 pub use server::Server;
 
+use crate::plane::Metrics;
 use std::fmt;
 use std::time::Duration;
 
@@ -41,6 +44,8 @@ pub struct Options {
     pub dead_after: Duration,
     /// The secret that callers must show. None: everybody may call.
     pub token: Option<String>,
+    /// What is counted.
+    pub metrics: Metrics,
 }
 
 impl Default for Options {
@@ -54,6 +59,7 @@ impl Default for Options {
             beat_every: Duration::from_secs(1),
             dead_after: Duration::from_secs(5),
             token: None,
+            metrics: Metrics::default(),
         }
     }
 }

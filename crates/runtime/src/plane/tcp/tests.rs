@@ -107,7 +107,7 @@ async fn a_caller_that_hangs_is_let_go() {
     let mut socket = TcpStream::connect(pair.server.as_ref().unwrap().local_addr()).await.unwrap();
     let mut bytes = Vec::new();
     frame::write(&mut bytes, Kind::Hello, &super::link::hello(&quick(), None), usize::MAX).unwrap();
-    let open = Open { stream: 0, instance: InstanceId(1), request: request(&[1]) };
+    let open = Open { stream: 0, instance: InstanceId(1), request: request(&[1]), written_unix_ns: None };
     frame::write(&mut bytes, Kind::Open, &open, usize::MAX).unwrap();
     socket.write_all(&bytes).await.unwrap();
     holder.has(1).await;
@@ -200,7 +200,12 @@ async fn a_step_is_one_frame_and_what_waits_is_merged() {
     let mut bytes = Vec::new();
     frame::write(&mut bytes, Kind::Hello, &super::link::hello(&quick(), None), usize::MAX).unwrap();
     for stream in 0..20 {
-        let open = Open { stream, instance: InstanceId(1), request: request(&[stream as u32]) };
+        let open = Open {
+            stream,
+            instance: InstanceId(1),
+            request: request(&[stream as u32]),
+            written_unix_ns: None,
+        };
         frame::write(&mut bytes, Kind::Open, &open, usize::MAX).unwrap();
     }
     socket.write_all(&bytes).await.unwrap();
@@ -351,7 +356,7 @@ async fn a_request_that_is_not_understood_costs_itself_only() {
     let (mut socket, mut bytes) = greeted(&pair, 1 << 20).await;
     let newer = Newer { stream: 4, instance: InstanceId(1), request: "of another shape" };
     frame::write(&mut bytes, Kind::Open, &newer, usize::MAX).unwrap();
-    let open = Open { stream: 5, instance: InstanceId(1), request: request(&[9]) };
+    let open = Open { stream: 5, instance: InstanceId(1), request: request(&[9]), written_unix_ns: None };
     frame::write(&mut bytes, Kind::Open, &open, usize::MAX).unwrap();
     socket.write_all(&bytes).await.unwrap();
     let mut reader = Reader::new(socket, 1 << 20, Duration::from_secs(5));
@@ -370,7 +375,7 @@ async fn a_stream_begun_twice_ends_the_connection_and_both() {
     let _guard = pair.setup.served.serve(InstanceId(1), holder.clone());
     let (mut socket, mut bytes) = greeted(&pair, 1 << 20).await;
     for _ in 0..2 {
-        let open = Open { stream: 0, instance: InstanceId(1), request: request(&[1]) };
+        let open = Open { stream: 0, instance: InstanceId(1), request: request(&[1]), written_unix_ns: None };
         frame::write(&mut bytes, Kind::Open, &open, usize::MAX).unwrap();
     }
     socket.write_all(&bytes).await.unwrap();
@@ -386,7 +391,12 @@ async fn frames_are_as_small_as_the_caller_wants_them() {
     pair.setup.served.flush(InstanceId(1));
     let (mut socket, mut bytes) = greeted(&pair, 300).await;
     for stream in 0..20 {
-        let open = Open { stream, instance: InstanceId(1), request: request(&[stream as u32]) };
+        let open = Open {
+            stream,
+            instance: InstanceId(1),
+            request: request(&[stream as u32]),
+            written_unix_ns: None,
+        };
         frame::write(&mut bytes, Kind::Open, &open, usize::MAX).unwrap();
     }
     socket.write_all(&bytes).await.unwrap();
