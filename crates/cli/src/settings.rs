@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 mod etcd;
+mod system;
+
+pub(crate) use system::SystemSettings;
 
 /// Everything that can be set about `dynamo serve`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,6 +31,7 @@ pub(crate) struct Settings {
     pub(crate) worker: WorkerSettings,
     pub(crate) discovery: DiscoverySettings,
     pub(crate) request_plane: RequestPlaneSettings,
+    pub(crate) system: SystemSettings,
 }
 
 /// How processes find each other.
@@ -173,6 +177,7 @@ impl Default for Settings {
             worker: WorkerSettings::default(),
             discovery: DiscoverySettings::default(),
             request_plane: RequestPlaneSettings::default(),
+            system: SystemSettings::default(),
         }
     }
 }
@@ -209,6 +214,7 @@ impl Settings {
         }
         self.request_plane.check()?;
         self.discovery.check()?;
+        self.system.check()?;
         if self.engine == Engine::Scripted && self.script.is_none() {
             return Err("script: --engine scripted needs --script FILE, found none".into());
         }
@@ -270,8 +276,9 @@ pub(crate) fn schema() -> Schema {
         .chain(trace_keys())
         .chain(worker_keys())
         .chain(fleet_keys())
-        .chain(etcd::keys());
-    Schema::new(keys).other_env(&["DYN_LOG"])
+        .chain(etcd::keys())
+        .chain(system::keys());
+    Schema::new(keys).other_env(&["DYN_LOG", "DYN_METRICS_*"])
 }
 
 fn frontend_keys() -> impl Iterator<Item = Key> {

@@ -192,6 +192,12 @@ impl Frontend {
         self.shared.listed.cancelled().await;
     }
 
+    /// Does it do what it promises, whenever that is asked: is there a model that can be asked for?
+    pub fn readiness(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let shared = Arc::clone(&self.shared);
+        move || shared.phase() == Phase::Serving && !shared.catalog.ready().is_empty()
+    }
+
     /// Names of the models that can be asked for now.
     pub fn models(&self) -> Vec<String> {
         self.shared.catalog.ready().iter().map(|model| model.name().to_string()).collect()

@@ -71,7 +71,28 @@ struct State {
     /// What is said before any endpoint has spoken.
     starts_ready: bool,
     /// One entry per endpoint of the process.
-    endpoints: Mutex<BTreeMap<String, bool>>,
+    endpoints: Mutex<BTreeMap<String, Says>>,
+}
+
+/// Whether an endpoint does what it promises.
+enum Says {
+    Told(bool),
+    Asked(Box<dyn Fn() -> bool + Send + Sync>),
+}
+
+impl Says {
+    fn is_ready(&self) -> bool {
+        match self {
+            Self::Told(ready) => *ready,
+            Self::Asked(ask) => ask(),
+        }
+    }
+}
+
+impl fmt::Debug for Says {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_ready() { "ready" } else { "not ready" })
+    }
 }
 
 impl Health {
@@ -82,20 +103,27 @@ impl Health {
 
     /// Does the endpoint do what it promises?
     pub fn set(&self, endpoint: &str, is_ready: bool) {
-        lock(&self.0.endpoints).insert(endpoint.to_owned(), is_ready);
+        lock(&self.0.endpoints).insert(endpoint.to_owned(), Says::Told(is_ready));
+    }
+
+    /// It is asked whenever somebody wants to know; it must answer at once.
+    pub fn ask(&self, endpoint: &str, is_ready: impl Fn() -> bool + Send + Sync + 'static) {
+        lock(&self.0.endpoints).insert(endpoint.to_owned(), Says::Asked(Box::new(is_ready)));
     }
 
     /// Do all of them?
     pub fn is_ready(&self) -> bool {
         let endpoints = lock(&self.0.endpoints);
-        if endpoints.is_empty() { self.0.starts_ready } else { endpoints.values().all(|ready| *ready) }
+        if endpoints.is_empty() { self.0.starts_ready } else { endpoints.values().all(Says::is_ready) }
     }
 
     fn body(&self) -> Value {
         let word = |ready: bool| if ready { "ready" } else { "notready" };
         let uptime = self.0.born.elapsed();
-        let endpoints: BTreeMap<_, _> =
-            lock(&self.0.endpoints).iter().map(|(name, ready)| (name.clone(), word(*ready))).collect();
+        let endpoints: BTreeMap<_, _> = lock(&self.0.endpoints)
+            .iter()
+            .map(|(name, says)| (name.clone(), word(says.is_ready())))
+            .collect();
         json!({
             "status": word(self.is_ready()),
             "uptime": {"secs": uptime.as_secs(), "nanos": uptime.subsec_nanos()},
@@ -264,7 +292,7 @@ mod tests {
             (200, &json!("ready"), &json!("ready"))
         );
         assert!(body["uptime"]["secs"].is_u64() && body["uptime"]["nanos"].is_u64());
-        health.set("other", false);
+        health.ask("other", || false);
         let (status, body) = ask(&system, "GET", "/health").await;
         assert_eq!(status, 503);
         assert!(body.contains("notready"), "{body}");

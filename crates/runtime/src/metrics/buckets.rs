@@ -40,6 +40,11 @@ impl Buckets {
         Self { kind: Some(kind), min, max, count }
     }
 
+    /// The middle of the variables that change them.
+    pub const fn kind(&self) -> Option<&'static str> {
+        self.kind
+    }
+
     /// Are they of the same kind?
     pub(super) fn is_like(&self, other: &Self) -> bool {
         self.kind.is_some() && self.kind == other.kind

@@ -27,7 +27,15 @@ pub trait RequestPlane: Send + Sync {
         instance: &'a Instance,
         request: Arc<Request>,
     ) -> BoxFuture<'a, Result<DeltaStream>>;
+
+    /// Name and version of the program that serves the instance. None: it has not said so, or the transport does not tell.
+    fn agent(&self, _instance: &Instance) -> Option<Arc<str>> {
+        None
+    }
 }
+
+/// Name and version of this program, as its peers learn it.
+pub const AGENT: &str = concat!("dynamo/", env!("CARGO_PKG_VERSION"));
 
 /// The worker's half of a transport. Never blocks: it hands the request to its engine and returns.
 pub trait Handler: Send + Sync {
@@ -90,6 +98,13 @@ impl RequestPlane for ByTransport {
         match instance.transport {
             Transport::Tcp(_) if !self.in_process.serves(instance.id) => self.tcp.call(instance, request),
             _ => self.in_process.call(instance, request),
+        }
+    }
+
+    fn agent(&self, instance: &Instance) -> Option<Arc<str>> {
+        match instance.transport {
+            Transport::Tcp(_) if !self.in_process.serves(instance.id) => self.tcp.agent(instance),
+            _ => self.in_process.agent(instance),
         }
     }
 }

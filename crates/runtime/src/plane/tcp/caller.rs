@@ -116,6 +116,11 @@ impl RequestPlane for Caller {
             .map(|(receiver, guard)| DeltaStream::new(receiver).with_guard(guard));
         Box::pin(std::future::ready(stream))
     }
+
+    fn agent(&self, instance: &Instance) -> Option<Arc<str>> {
+        let Transport::Tcp(address) = &instance.transport else { return None };
+        lock(&self.inner.links).get(address)?.link.agent()
+    }
 }
 
 /// Keeps following a worker. Dropping it forgets what it said.

@@ -20,6 +20,9 @@ use tokio::time::{Instant, timeout};
 /// Bytes of a request that its frame needs besides its tokens, at most in practice; only the bound on what waits uses it.
 const REQUEST_BYTES: usize = 512;
 
+/// What is kept of a worker's name for its program.
+const AGENT_MAX_CHARS: usize = 64;
+
 /// MessagePack's largest form of a token id.
 const TOKEN_BYTES: usize = 5;
 
@@ -36,6 +39,8 @@ pub(super) struct Link {
 struct State {
     streams: FxHashMap<u64, Stream>,
     place: Place,
+    /// What the worker's hello said of its program.
+    agent: Option<Arc<str>>,
     next_stream: u64,
     opens: VecDeque<Open>,
     opens_bytes: usize,
@@ -54,7 +59,7 @@ struct Stream {
 pub(super) fn hello(options: &Options, token: Option<&str>) -> Hello {
     Hello {
         version: frame::VERSION,
-        agent: concat!("dynamo/", env!("CARGO_PKG_VERSION")).to_owned(),
+        agent: crate::plane::AGENT.to_owned(),
         max_frame_bytes: options.max_frame_bytes as u64,
         token: token.map(str::to_owned),
     }
@@ -78,6 +83,11 @@ impl Link {
             work: Notify::new(),
             ended: watch::Sender::new(false),
         })
+    }
+
+    /// Name and version of the worker's program.
+    pub(super) fn agent(&self) -> Option<Arc<str>> {
+        lock(&self.state).agent.clone()
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -194,6 +204,8 @@ impl Link {
                 frame::VERSION
             )));
         }
+        let agent: String = answer.agent.chars().take(AGENT_MAX_CHARS).collect();
+        lock(&self.state).agent = Some(agent).filter(|agent| !agent.is_empty()).map(Arc::from);
         Ok((reader, writer, usize::try_from(answer.max_frame_bytes).unwrap_or(usize::MAX)))
     }
 
