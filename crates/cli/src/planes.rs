@@ -4,8 +4,9 @@ use crate::settings::{DiscoveryBackend, Settings};
 use dynamo_frontend::Frontend;
 use dynamo_runtime::discovery::{self, Discovery, Etcd, File, Memory};
 use dynamo_runtime::events::{self, EventPlane, Local};
-use dynamo_runtime::metrics::Registry;
+use dynamo_runtime::metrics::{self, Registry, executor};
 use dynamo_runtime::plane::{self, ByTransport, InProcess, RequestPlane, tcp, wire};
+use dynamo_runtime::system::{Health, System};
 use dynamo_runtime::trace::{Exporter, Tracer};
 use dynamo_types::Transport;
 use dynamo_worker::{Metrics, Services};
@@ -27,6 +28,8 @@ pub(crate) struct Planes {
     heard: Arc<Local>,
     fleet: Option<FleetPlanes>,
     pub(crate) registry: Registry,
+    /// What the roles of this process say of themselves.
+    pub(crate) health: Health,
     tracer: Tracer,
     exporter: Exporter,
 }
@@ -52,7 +55,8 @@ impl Planes {
     /// What of the settings of traces cannot work.
     pub(crate) fn alone(settings: &Settings) -> Result<Self, String> {
         let discovery = Arc::new(Memory::new(discovery::Options::default()));
-        Self::with(settings, discovery, None)
+        let (registry, _) = families(settings)?;
+        Self::with(settings, registry, discovery, None)
     }
 
     /// The planes that `settings` choose; `otherwise` if they leave the store open. `serves`: this process has workers.
@@ -73,13 +77,14 @@ impl Planes {
             }
         };
         let store = store.map_err(|error| error.to_string())?;
-        let options = settings.request_plane.options()?;
+        let (registry, metrics) = families(settings)?;
+        let options = wire::Options { metrics, ..settings.request_plane.options()? };
         let heard = Arc::new(Local::new(events::Options::default()));
         let tls = settings.request_plane.tls()?;
         let dialer = Arc::new(tcp::Dialer::new(&tls));
         let caller = wire::Caller::new(options.clone(), Arc::clone(&heard), dialer);
         let fleet = FleetPlanes { options, tls, caller, server: None };
-        let mut planes = Self::with(settings, store, Some((fleet, heard)))?;
+        let mut planes = Self::with(settings, registry, store, Some((fleet, heard)))?;
         if serves {
             planes.listen(settings).await?;
         }
@@ -88,10 +93,10 @@ impl Planes {
 
     fn with(
         settings: &Settings,
+        registry: Registry,
         discovery: Arc<dyn Discovery>,
         fleet: Option<(FleetPlanes, Arc<Local>)>,
     ) -> Result<Self, String> {
-        let registry = Registry::new();
         let (tracer, exporter) =
             Tracer::start(&settings.trace, &registry).map_err(|error| error.to_string())?;
         let own = Arc::new(Local::new(events::Options::default()));
@@ -100,7 +105,20 @@ impl Planes {
             None => (None, Arc::clone(&own)),
         };
         let served = InProcess::new(plane::Options::default());
-        Ok(Self { served, discovery, own, heard, fleet, registry, tracer, exporter })
+        let health = Health::new(settings.system.starts_ready());
+        Ok(Self { served, discovery, own, heard, fleet, registry, health, tracer, exporter })
+    }
+
+    /// The process's own port for health and metrics, if it is wanted.
+    ///
+    /// # Errors
+    /// One line: it cannot be listened on.
+    pub(crate) async fn system(&self, settings: &Settings) -> Result<Option<System>, String> {
+        let Some(options) = settings.system.options() else { return Ok(None) };
+        let system = System::start(options, self.registry.clone(), self.health.clone()).await;
+        let system = system.map_err(|error| error.to_string())?;
+        tracing::info!(address = %system.local_addr(), "health and metrics of this process");
+        Ok(Some(system))
     }
 
     async fn listen(&mut self, settings: &Settings) -> Result<(), String> {
@@ -187,6 +205,18 @@ impl Planes {
             tracer: self.tracer.clone(),
         })
     }
+}
+
+/// The registry of the process, with what every role counts.
+fn families(settings: &Settings) -> Result<(Registry, plane::Metrics), String> {
+    let (registry, wrong) = Registry::configured(&|name| std::env::var(name).ok());
+    for reason in wrong {
+        tracing::warn!("{reason}; the edges are as always");
+    }
+    let fault = |error: metrics::Error| error.to_string();
+    executor::register(&registry, &tokio::runtime::Handle::current()).map_err(fault)?;
+    let metrics = plane::Metrics::new(&registry, &settings.namespace).map_err(fault)?;
+    Ok((registry, metrics))
 }
 
 fn store_path(settings: &Settings) -> PathBuf {

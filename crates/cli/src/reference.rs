@@ -1,5 +1,7 @@
 //! The generated pages under `docs/` are compared with the code; `DYNAMO_WRITE_DOCS=1` has them written instead.
 
+mod theirs;
+
 use crate::planes::Planes;
 use crate::settings::{self, Settings};
 use dynamo_runtime::config;
@@ -52,6 +54,19 @@ async fn the_metrics_page_is_the_codes_own() {
     let known: Vec<_> = families.iter().map(|family| family.name.clone()).collect();
     families.extend(alone.registry.families().into_iter().filter(|family| !known.contains(&family.name)));
     families.sort_by(|one, other| one.name.cmp(&other.name));
+    for (start, names) in theirs::SHARED {
+        for name in *names {
+            let name = format!("{start}{name}");
+            assert!(families.iter().any(|family| family.name == name), "{name} is not there any more");
+        }
+    }
+    let mut absent = String::from("| Family | Why not |\n|---|---|\n");
+    for (names, why) in theirs::ABSENT {
+        let here = families.iter().find(|family| names.iter().any(|name| theirs::means(name, &family.name)));
+        assert!(here.is_none(), "{here:?} has a counterpart");
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        writeln!(absent, "| {} | {why} |", names.join(", ")).unwrap();
+    }
     for family in families {
         let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
         writeln!(table, "| `{}` | {} | {} | {} |", family.name, family.kind, labels.join(", "), family.help)
@@ -61,7 +76,18 @@ async fn the_metrics_page_is_the_codes_own() {
         "metrics.md",
         &format!(
             "# Metrics\n\n\
-             `GET /metrics` shows them in Prometheus' text format. A family with labels appears with its first series.\n\n{table}"
+             `GET /metrics` shows them in Prometheus' text format. A family with labels appears with its first series. \
+             With `system.port` every role has them at a port of its own, beside `/health` and `/live`. \
+             `DYN_METRICS_<kind>_MIN`, `_MAX` and `_COUNT` change the edges of histograms; the kinds are {}.\n\n{table}\n\
+             ## Metrics of the reference without counterpart\n\n\
+             Its other families are here under the same names. Answers' bytes are counted for the process, because a frame carries \
+             those of all its workers.\n\n{absent}",
+            dynamo_runtime::metrics::Buckets::KINDS
+                .iter()
+                .filter_map(|kind| kind.kind())
+                .map(|kind| format!("`{kind}`"))
+                .collect::<Vec<_>>()
+                .join(", ")
         ),
     );
 }

@@ -12,11 +12,15 @@ use dynamo_frontend::Frontend;
 use dynamo_runtime::config::{self, Loaded as Configuration, Sources};
 use dynamo_runtime::logging;
 use dynamo_runtime::shutdown::{EXIT_NOW, Shutdown};
+use dynamo_runtime::system::System;
 use dynamo_worker::{Drained, Worker};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+/// What workers serve, by the name in `/health`.
+const ENDPOINT: &str = "generate";
 
 /// The last deltas and spans get at least this long, even if the requests took all of the drain.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -93,8 +97,10 @@ async fn serve(settings: &Settings, json: bool, begun: Instant) -> Result<ExitCo
     let shutdown = Shutdown::new();
     let _signals = shutdown.listen().map_err(|error| format!("cannot listen for signals: {error}"))?;
     let planes = Planes::new(settings, DiscoveryBackend::Memory, true).await?;
+    let _system = planes.system(settings).await?;
     let _fleet = planes.follow();
     let frontend = planes.frontend(settings).await?;
+    planes.health.ask("http", frontend.readiness());
     let workers = tokio::select! {
         biased;
         () = shutdown.drain().cancelled() => return Ok(ExitCode::SUCCESS),
@@ -116,6 +122,7 @@ async fn front(role: Role, settings: &Settings, json: bool, begun: Instant) -> R
     let _signals = shutdown.listen().map_err(|error| format!("cannot listen for signals: {error}"))?;
     shared(settings)?;
     let planes = Planes::new(settings, DiscoveryBackend::File, false).await?;
+    let system = planes.system(settings).await?;
     let _fleet = planes.follow();
     let mode = settings.router.mode;
     let (name, front, purpose) = match role {
@@ -124,8 +131,9 @@ async fn front(role: Role, settings: &Settings, json: bool, begun: Instant) -> R
         }
         _ => ("frontend", planes.frontend(settings).await?, "waiting for workers".to_owned()),
     };
+    planes.health.ask("http", front.readiness());
     let (url, grpc) = (url(&front), grpc(&front));
-    announce_role(name, &format!("{grpc}listening on {url}, {purpose}"), &url, json, begun)?;
+    announce_role(name, &format!("{grpc}listening on {url}, {purpose}"), &url, system.as_ref(), json, begun)?;
     end(settings, &shutdown, Some(front), &[], planes).await
 }
 
@@ -135,16 +143,18 @@ async fn worker(settings: &Settings, json: bool, begun: Instant) -> Result<ExitC
     let _signals = shutdown.listen().map_err(|error| format!("cannot listen for signals: {error}"))?;
     shared(settings)?;
     let planes = Planes::new(settings, DiscoveryBackend::File, true).await?;
+    let system = planes.system(settings).await?;
     let workers = tokio::select! {
         biased;
         () = shutdown.drain().cancelled() => return Ok(ExitCode::SUCCESS),
         workers = start_workers(settings, &planes) => workers?,
     };
+    planes.health.set(ENDPOINT, true);
     let address = planes.transport().to_string();
     let model = workers.first().map(|worker| worker.card().name.to_string()).unwrap_or_default();
     let plural = if workers.len() == 1 { "" } else { "s" };
     let line = format!("serving {model} on {} worker{plural} at {address}", workers.len());
-    announce_role("worker", &line, &address, json, begun)?;
+    announce_role("worker", &line, &address, system.as_ref(), json, begun)?;
     end(settings, &shutdown, None, &workers, planes).await
 }
 
@@ -187,6 +197,9 @@ async fn drain(settings: &Settings, frontend: Option<Frontend>, workers: &[Worke
     if let Some(frontend) = frontend {
         finished = frontend.drain().await;
     }
+    if !workers.is_empty() {
+        planes.health.set(ENDPOINT, false);
+    }
     let left = |finished| if finished { deadline.saturating_sub(begun.elapsed()) } else { Duration::ZERO };
     workers.iter().for_each(Worker::begin_drain);
     for worker in workers {
@@ -225,11 +238,23 @@ fn url(frontend: &Frontend) -> String {
 }
 
 /// One line for a person or a machine.
-fn announce_role(role: &str, line: &str, address: &str, json: bool, begun: Instant) -> Result<(), String> {
+fn announce_role(
+    role: &str,
+    line: &str,
+    address: &str,
+    system: Option<&System>,
+    json: bool,
+    begun: Instant,
+) -> Result<(), String> {
     let ready_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let system = system.map(|system| format!("http://{}", system.local_addr()));
     if json {
-        let facts = serde_json::json!({"event": role, "address": address, "ready_ms": ready_ms});
+        let facts =
+            serde_json::json!({"event": role, "address": address, "system": system, "ready_ms": ready_ms});
         return say(&format!("{facts}\n"));
+    }
+    if let Some(url) = system {
+        say(&format!("health and metrics on {url}\n"))?;
     }
     say(&format!("{line}, ready in {ready_ms} ms. Ctrl-C drains and stops.\n"))
 }

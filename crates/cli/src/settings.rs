@@ -10,6 +10,9 @@ use std::time::Duration;
 
 mod etcd;
 mod plane_tls;
+mod system;
+
+pub(crate) use system::SystemSettings;
 
 /// Everything that can be set about `dynamo serve`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,6 +32,7 @@ pub(crate) struct Settings {
     pub(crate) worker: WorkerSettings,
     pub(crate) discovery: DiscoverySettings,
     pub(crate) request_plane: RequestPlaneSettings,
+    pub(crate) system: SystemSettings,
 }
 
 /// How processes find each other.
@@ -188,6 +192,7 @@ impl Default for Settings {
             worker: WorkerSettings::default(),
             discovery: DiscoverySettings::default(),
             request_plane: RequestPlaneSettings::default(),
+            system: SystemSettings::default(),
         }
     }
 }
@@ -224,6 +229,7 @@ impl Settings {
         }
         self.request_plane.check()?;
         self.discovery.check()?;
+        self.system.check()?;
         if self.engine == Engine::Scripted && self.script.is_none() {
             return Err("script: --engine scripted needs --script FILE, found none".into());
         }
@@ -286,8 +292,9 @@ pub(crate) fn schema() -> Schema {
         .chain(worker_keys())
         .chain(fleet_keys())
         .chain(etcd::keys())
-        .chain(plane_tls::keys());
-    Schema::new(keys).other_env(&["DYN_LOG"])
+        .chain(plane_tls::keys())
+        .chain(system::keys());
+    Schema::new(keys).other_env(&["DYN_LOG", "DYN_METRICS_*"])
 }
 
 fn frontend_keys() -> impl Iterator<Item = Key> {

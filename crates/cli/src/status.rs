@@ -1,16 +1,42 @@
 //! `dynamo status`: the fleet as a running frontend or router sees it, for people and scripts.
 
+mod table;
+
 use crate::client::{DEFAULT_URL, Server, write_out};
 use clap::Args;
 use hyper::Method;
 use serde::Deserialize;
 use std::fmt::Write as _;
 use std::process::ExitCode;
+use table::{Head, cut, table, terminal_width};
 
 /// Exit status if something does not serve.
 const EXIT_INACTIVE: u8 = 1;
 /// Longer names are cut in the table; `--json` has them whole.
 const NAME_MAX_CHARS: usize = 40;
+
+const MODEL_HEAD: [Head; 7] =
+    [("MODEL", 0), ("STATE", 0), ("WORKERS", 1), ("RUNNING", 1), ("ANSWERED", 3), ("CACHED", 4), ("TTFT", 2)];
+
+const WORKER_HEAD: [Head; 11] = [
+    ("WORKER", 0),
+    ("RANK", 6),
+    ("MODEL", 0),
+    ("STATE", 0),
+    ("SENT", 1),
+    ("RUNS", 3),
+    ("WAITS", 3),
+    ("KV USED", 2),
+    ("KV CACHED", 7),
+    ("VERSION", 4),
+    ("AT", 5),
+];
+
+/// Column of the model's name in the table of workers.
+const WORKER_MODEL: usize = 2;
+
+/// How our own version is named by workers.
+const OURS: &str = "dynamo/";
 
 /// Show models and workers of a running server
 #[derive(Debug, Args)]
@@ -54,6 +80,9 @@ struct Worker {
     rank: u32,
     model: String,
     endpoint: String,
+    /// Name and version of its program. None: it has not been spoken with, or the server does not tell.
+    #[serde(default)]
+    version: Option<String>,
     draining: bool,
     suspended: bool,
     requests: u32,
@@ -86,7 +115,7 @@ pub(crate) async fn run(args: StatusArgs) -> Result<ExitCode, String> {
     if args.json {
         write_out(&format!("{}\n", String::from_utf8_lossy(&body)))?;
     } else {
-        write_out(&format!("{server}: {}", fleet.shown()))?;
+        write_out(&format!("{server}: {}", fleet.shown(terminal_width())))?;
     }
     Ok(if fleet.is_well() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_INACTIVE) })
 }
@@ -101,18 +130,23 @@ impl Fleet {
             && self.workers.iter().all(|worker| worker.state() == "serving")
     }
 
-    fn shown(&self) -> String {
+    /// `width`: of the terminal, if there is one.
+    fn shown(&self, width: Option<usize>) -> String {
         let mut out = format!("{}, dynamo {}\n", self.state, self.version);
         if self.models.is_empty() {
             out.push_str("\nNo model is served: no worker has been found.\n");
         } else {
-            let head = ["MODEL", "STATE", "WORKERS", "RUNNING", "ANSWERED", "CACHED", "TTFT"];
-            out.push_str(&table(head, self.models.iter().map(Model::row)));
-        }
-        if !self.workers.is_empty() {
-            let head =
-                ["WORKER", "RANK", "MODEL", "STATE", "SENT", "RUNS", "WAITS", "KV USED", "KV CACHED", "AT"];
-            out.push_str(&table(head, self.workers.iter().map(Worker::row)));
+            let models = table(MODEL_HEAD, self.models.iter().map(Model::row), 0, width);
+            let workers = table(WORKER_HEAD, self.workers.iter().map(Worker::row), WORKER_MODEL, width);
+            out.push_str(&models.text);
+            let mut hidden = models.hidden;
+            if !self.workers.is_empty() {
+                out.push_str(&workers.text);
+                hidden.extend(workers.hidden);
+            }
+            if !hidden.is_empty() {
+                let _ = writeln!(out, "\nNo room for {}; --json has everything.", hidden.join(", "));
+            }
         }
         for model in self.models.iter().filter(|model| model.state != "ready") {
             let reason = model.reason.as_deref().unwrap_or(match model.state.as_str() {
@@ -169,7 +203,12 @@ impl Worker {
         }
     }
 
-    fn row(&self) -> [String; 10] {
+    fn version(&self) -> String {
+        let version = self.version.as_deref().unwrap_or("-");
+        name(version.strip_prefix(OURS).unwrap_or(version))
+    }
+
+    fn row(&self) -> [String; 11] {
         let load = self.load.as_ref();
         let number = |of: fn(&Load) -> u32| load.map_or("-".to_owned(), |load| of(load).to_string());
         let blocks = |of: fn(&Load) -> u32| {
@@ -185,6 +224,7 @@ impl Worker {
             number(|load| load.waiting),
             blocks(|load| load.active_blocks),
             blocks(|load| load.cached_blocks),
+            self.version(),
             name(&self.endpoint),
         ]
     }
@@ -204,26 +244,7 @@ fn plain(text: &str) -> String {
 
 /// A name that cannot spoil the table.
 fn name(text: &str) -> String {
-    let mut shown = plain(text);
-    if shown.chars().count() > NAME_MAX_CHARS {
-        shown = shown.chars().take(NAME_MAX_CHARS - 1).chain(['…']).collect();
-    }
-    shown
-}
-
-/// Columns as wide as their longest entry, two spaces apart, an empty line before.
-fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
-    let lines: Vec<[String; N]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
-    let widths: [usize; N] = std::array::from_fn(|column| {
-        lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
-    });
-    let mut out = "\n".to_owned();
-    for line in &lines {
-        let cells = line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
-        out.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
-        out.push('\n');
-    }
-    out
+    cut(&plain(text), NAME_MAX_CHARS)
 }
 
 #[cfg(test)]
@@ -239,7 +260,7 @@ mod tests {
                 "first_token_seconds": 0.1 }],
             "workers": [
                 { "id": "17", "rank": 0, "model": "m", "endpoint": "127.0.0.1:9", "draining": false,
-                  "suspended": false, "requests": 2, "load": { "running": 1, "waiting": 1,
+                  "version": "dynamo/1.0", "suspended": false, "requests": 2, "load": { "running": 1, "waiting": 1,
                   "active_blocks": 5, "cached_blocks": 10, "total_blocks": 20 } },
                 { "id": "18", "rank": 0, "model": "m", "endpoint": "127.0.0.1:10", "draining": false,
                   "suspended": false, "requests": 0, "load": null },
@@ -254,16 +275,30 @@ mod tests {
         let fleet = fleet(|_| {});
         assert!(fleet.is_well());
         assert_eq!(
-            fleet.shown(),
+            fleet.shown(None),
             "serving, dynamo 1.0\n\
              \n\
              MODEL  STATE  WORKERS  RUNNING  ANSWERED  CACHED  TTFT\n\
              m      ready  2        2        4         25%     25 ms\n\
              \n\
-             WORKER  RANK  MODEL  STATE    SENT  RUNS  WAITS  KV USED  KV CACHED  AT\n\
-             17      0     m      serving  2     1     1      25%      50%        127.0.0.1:9\n\
-             18      0     m      serving  0     -     -      -        -          127.0.0.1:10\n"
+             WORKER  RANK  MODEL  STATE    SENT  RUNS  WAITS  KV USED  KV CACHED  VERSION  AT\n\
+             17      0     m      serving  2     1     1      25%      50%        1.0      127.0.0.1:9\n\
+             18      0     m      serving  0     -     -      -        -          -        127.0.0.1:10\n"
         );
+    }
+
+    #[test]
+    fn a_narrow_terminal_says_what_it_has_no_room_for() {
+        let shown = fleet(|_| {}).shown(Some(50));
+        assert!(
+            shown.lines().all(|line| line.starts_with("No room") || line.chars().count() <= 50),
+            "{shown}"
+        );
+        assert!(
+            shown.contains("WORKER  MODEL  STATE    SENT") && shown.contains("KV CACHED, VERSION"),
+            "{shown}"
+        );
+        assert!(!fleet(|_| {}).shown(Some(200)).contains("No room"));
     }
 
     #[test]
@@ -291,7 +326,7 @@ mod tests {
         ];
         for (edit, words) in cases {
             let fleet = fleet(edit);
-            assert!(!fleet.is_well() && fleet.shown().contains(words), "{words}: {}", fleet.shown());
+            assert!(!fleet.is_well() && fleet.shown(None).contains(words), "{words}: {}", fleet.shown(None));
         }
     }
 
@@ -305,9 +340,9 @@ mod tests {
             status["refused"] = json!([{ "id": "19", "model": hostile, "reason": hostile }]);
         });
         assert!(
-            !fleet.shown().contains('\u{1b}') && !fleet.shown().contains("\nall well"),
+            !fleet.shown(None).contains('\u{1b}') && !fleet.shown(None).contains("\nall well"),
             "{}",
-            fleet.shown()
+            fleet.shown(None)
         );
     }
 

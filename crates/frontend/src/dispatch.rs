@@ -2,11 +2,11 @@
 //! it when that fails is its [course](crate::course)'s to say.
 
 use crate::facts::Placed;
-use crate::metrics::RequestMetrics;
+use crate::metrics::{Prompt, RequestMetrics, Stopwatch};
 use crate::model::{Model, Worker};
 use crate::patience::{Patience, Quiet};
 use crate::shared::Shared;
-use dynamo_router::{Booking, Query};
+use dynamo_router::{Booking, Laps, Query};
 use dynamo_runtime::plane::DeltaStream;
 use dynamo_runtime::trace::Kind;
 use dynamo_types::{Class, Delta, Error, InstanceId, Request, Result, Task};
@@ -59,7 +59,9 @@ pub(crate) struct Attempt {
 impl Attempt {
     /// Selects, sends, and waits for the first sign of an answer.
     pub(crate) async fn run(self) -> Result<Started, Failed> {
+        let routing = self.job.shared.metrics.stages.route.enter();
         let selection = self.place().await.map_err(|error| Failed { worker: None, error })?;
+        drop(routing);
         let Self { job, mut request, hashes, .. } = self;
         let target = selection.target;
         let hit_rate = hashes.as_ref().map(|hashes| hit_rate(&selection, hashes));
@@ -95,7 +97,7 @@ impl Attempt {
 
     fn select(&self) -> Result<dynamo_router::Selection> {
         let (job, routing) = (&self.job, &self.request.routing);
-        let start = std::time::Instant::now();
+        let watch = Stopwatch::start();
         let mut span = job.shared.tracer.child("route", Kind::Internal, self.request.trace.as_ref());
         let mut excluded = job.model.unable(self.request.task);
         excluded.extend_from_slice(&self.failed);
@@ -109,21 +111,24 @@ impl Attempt {
             excluded: &excluded,
             begun: self.generated > 0,
             now_ms: job.shared.now_ms(),
+            laps: Laps::new(&|lap| watch.lap(lap)),
             ..Query::default()
         });
+        let metrics = &job.shared.metrics.routing;
+        watch.stop(metrics);
+        // Embeddings have no use for what is cached.
+        let hashes = self.hashes.as_ref().filter(|_| job.request.task == Task::Generate);
+        let prompt = Prompt {
+            tokens: self.request.tokens.len() as u64,
+            blocks: hashes.map(|hashes| hashes.len()),
+            block_size: job.model.card.blocks.block_size,
+        };
+        metrics.count(&job.handles.routing, prompt, &selection);
         let selection = selection.inspect_err(|error| span.fail(error))?;
         if span.is_recorded() {
             span.set("worker_id", selection.target.to_string());
             span.set("candidates", selection.candidates);
             span.set("overlap_blocks", selection.overlap_blocks);
-        }
-        job.handles.placements.inc();
-        if let Some(hashes) = &self.hashes {
-            job.shared.metrics.scheduling_ms.observe(start.elapsed().as_secs_f64() * 1000.0);
-            // Embeddings have no use for what is cached.
-            if job.request.task == Task::Generate {
-                job.shared.metrics.kv_hit_rate.observe(hit_rate(&selection, hashes));
-            }
         }
         Ok(selection)
     }
@@ -137,6 +142,7 @@ fn hit_rate(selection: &dynamo_router::Selection, hashes: &[u64]) -> f64 {
 /// Sends the request and waits until the worker says something about it.
 async fn first_answer(job: &Job, worker: &Worker, request: Arc<Request>) -> Result<(DeltaStream, Delta)> {
     let plane = &job.shared.plane;
+    let _staged = job.shared.metrics.stages.dispatch.enter();
     let answer = async {
         let mut stream = plane.call(&worker.instance, request).await?;
         match stream.next().await {

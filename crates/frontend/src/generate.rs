@@ -121,6 +121,7 @@ async fn prepare(
 ) -> Result<(Prepared, Reply)> {
     record.keep_payload(shared.config.log_prompts, &received.bytes);
     let _preprocess = record.child("preprocess");
+    let _staged = shared.metrics.stages.preprocess.enter();
     let size = received.bytes.len();
     let context = Arc::clone(shared);
     // The share of the memory budget is held until the prompts are tokens.

@@ -3,13 +3,23 @@
 //! Label sets are resolved once per model, route and kind of answer ([`RequestMetrics`]); what happens per token is a
 //! counter and at most one histogram.
 
+mod last;
+mod routing;
+mod stages;
+
+pub(crate) use last::Answer;
+pub(crate) use routing::{Prompt, Stopwatch};
+
 use dynamo_runtime::metrics::names::{frontend, label, router};
 use dynamo_runtime::metrics::{
     Buckets, Error, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
     Registry,
 };
 use dynamo_runtime::sync::{read, write};
+use last::Last;
+use routing::{ModelRouting, Routing};
 use rustc_hash::FxHashMap;
+use stages::Stages;
 use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, RwLock};
 
@@ -25,6 +35,8 @@ const MODEL_MIGRATION_DURATION_SECONDS: &str = "dynamo_frontend_model_migration_
 const OUTCOME: &str = "outcome";
 const MODEL_MIGRATION_MAX_SEQ_LEN_EXCEEDED_TOTAL: &str =
     "dynamo_frontend_model_migration_max_seq_len_exceeded_total";
+/// The route whose latency has a family of its own.
+const EMBEDDINGS: &str = "embeddings";
 /// Ours.
 const OPEN_CONNECTIONS: &str = "dynamo_frontend_open_connections";
 /// Ours.
@@ -34,12 +46,12 @@ const ANSWERED_PROMPT_TOKENS_TOTAL: &str = "dynamo_frontend_answered_prompt_toke
 /// Ours.
 const WORKER_ACTIVE_REQUESTS: &str = "dynamo_frontend_worker_active_requests";
 
-/// Microseconds to seconds, for steps of the pipeline.
-const STEP: Buckets = Buckets::new(0.000_01, 10.0, 20);
-/// The same in milliseconds.
-const STEP_MS: Buckets = Buckets::new(0.001, 1000.0, 20);
-/// From a hundredth to all, after the 0.
-const SHARE: Buckets = Buckets::new(0.01, 1.0, 20);
+/// Seconds of tokenising.
+const TOKENIZE: [f64; 9] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0];
+/// Seconds of rendering.
+const TEMPLATE: [f64; 8] = [0.00001, 0.00005, 0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05];
+/// Milliseconds of tokenising.
+const TOKENIZE_MS: Buckets = Buckets::new(0.01, 1000.0, 17);
 
 /// All families of one frontend.
 pub(crate) struct Metrics {
@@ -48,14 +60,17 @@ pub(crate) struct Metrics {
     pub(crate) disconnected_clients: IntCounter,
     pub(crate) unauthorized: IntCounter,
     pub(crate) tokenize: Histogram,
+    /// The same in milliseconds, under its older name.
+    pub(crate) tokenize_ms: Histogram,
     pub(crate) template: Histogram,
+    pub(crate) repeats: Repeats,
     pub(crate) connections: IntGauge,
-    pub(crate) kv_hit_rate: Histogram,
     pub(crate) kv_events: IntCounterVec,
-    pub(crate) hashing_ms: Histogram,
-    pub(crate) scheduling_ms: Histogram,
+    pub(crate) routing: Routing,
+    pub(crate) stages: Stages,
     pub(crate) model: ModelGauges,
     pub(crate) worker: WorkerGauges,
+    pub(crate) last: Last,
     per_model: PerModel,
     handles: RwLock<FxHashMap<HandleKey, Arc<RequestMetrics>>>,
 }
@@ -67,12 +82,14 @@ type HandleKey = (Arc<str>, &'static str, bool);
 struct PerModel {
     started: IntCounterVec,
     active: IntGaugeVec,
+    in_flight: IntGaugeVec,
+    queued: IntGaugeVec,
+    embedding: HistogramVec,
     cancellations: IntCounterVec,
     rejections: IntCounterVec,
     migrations: IntCounterVec,
     migration_duration: HistogramVec,
     migration_too_long: IntCounterVec,
-    placements: IntCounterVec,
     output_tokens: IntCounterVec,
     answered_prompt_tokens: IntCounterVec,
     duration: HistogramVec,
@@ -91,8 +108,17 @@ pub(crate) struct ModelGauges {
     pub(crate) max_num_batched_tokens: IntGaugeVec,
     pub(crate) context_length: IntGaugeVec,
     pub(crate) kv_cache_block_size: IntGaugeVec,
+    pub(crate) migration_limit: IntGaugeVec,
     pub(crate) index_nodes: IntGaugeVec,
     pub(crate) index_bytes: IntGaugeVec,
+}
+
+/// Texts whose tokens were remembered. Counted by the tokenizers, and taken from them when the metrics are read.
+pub(crate) struct Repeats {
+    pub(crate) hits: IntCounter,
+    pub(crate) misses: IntCounter,
+    pub(crate) cached_tokens: IntCounter,
+    pub(crate) uncached_tokens: IntCounter,
 }
 
 /// Filled when they are read, from the router's bookings.
@@ -113,10 +139,16 @@ pub(crate) struct RequestMetrics {
     pub(crate) started: IntCounter,
     pub(crate) succeeded: IntCounter,
     pub(crate) active: IntGauge,
+    /// The same under its older name.
+    pub(crate) in_flight: IntGauge,
+    /// Without a token yet.
+    pub(crate) queued: IntGauge,
+    /// Of requests for embeddings only.
+    pub(crate) embedding: Option<Histogram>,
     pub(crate) cancellations: IntCounter,
     pub(crate) rejections: IntCounter,
     pub(crate) migrations: Migrations,
-    pub(crate) placements: IntCounter,
+    pub(crate) routing: ModelRouting,
     pub(crate) output_tokens: IntCounter,
     /// Prompts of answered requests: what `cached_tokens` is a part of.
     pub(crate) answered_prompt_tokens: IntCounter,
@@ -159,44 +191,40 @@ impl Metrics {
                 "Requests whose client left before the answer was complete.",
             )?,
             unauthorized: registry.counter(UNAUTHORIZED_TOTAL, "Requests without a valid API key.")?,
-            tokenize: registry.histogram(
+            tokenize: registry.histogram_at(
                 frontend::TOKENIZE_SECONDS,
                 "Tokenising a request's prompts.",
-                STEP,
+                TOKENIZE.to_vec(),
             )?,
-            template: registry.histogram(frontend::TEMPLATE_SECONDS, "Rendering a chat template.", STEP)?,
+            tokenize_ms: registry
+                .histograms(
+                    frontend::TOKENIZER_LATENCY_MS,
+                    "The same in milliseconds.",
+                    &["operation"],
+                    TOKENIZE_MS,
+                )?
+                .with_label_values(&["tokenize"]),
+            template: registry.histogram_at(
+                frontend::TEMPLATE_SECONDS,
+                "Rendering a chat template.",
+                TEMPLATE.to_vec(),
+            )?,
+            repeats: Repeats::new(&registry)?,
             connections: registry.gauge(OPEN_CONNECTIONS, "Client connections.")?,
-            kv_hit_rate: registry.histogram(
-                router::KV_HIT_RATE,
-                "Share of the prompt's blocks that the chosen worker is known to hold.",
-                SHARE,
-            )?,
             kv_events: registry.counters(
                 router::KV_CACHE_EVENTS_APPLIED,
                 "KV events applied to the prefix index, by outcome.",
                 &["status", "event_type"],
             )?,
-            hashing_ms: registry.histogram(
-                router::OVERHEAD_BLOCK_HASHING_MS,
-                "Hashing a prompt's blocks.",
-                STEP_MS,
-            )?,
-            scheduling_ms: registry.histogram(
-                router::OVERHEAD_SCHEDULING_MS,
-                "Choosing a worker, the walk through the prefix index included.",
-                STEP_MS,
-            )?,
+            routing: Routing::new(&registry)?,
+            stages: Stages::new(&registry)?,
             model: ModelGauges::new(&registry)?,
             worker: WorkerGauges::new(&registry)?,
+            last: Last::new(&registry)?,
             per_model: PerModel::new(&registry)?,
             handles: RwLock::default(),
             registry,
         })
-    }
-
-    /// Placements of one model.
-    pub(crate) fn placements(&self, model: &str) -> IntCounter {
-        self.per_model.placements.with_label_values(&[model])
     }
 
     /// Every kind of request there was so far.
@@ -218,7 +246,7 @@ impl Metrics {
         Arc::clone(
             write(&self.handles)
                 .entry(key)
-                .or_insert_with(|| Arc::new(self.per_model.resolve(model, endpoint, stream, &self.requests))),
+                .or_insert_with(|| Arc::new(self.resolve(model, endpoint, stream))),
         )
     }
 }
@@ -228,13 +256,20 @@ impl PerModel {
         let request = &[label::MODEL, label::ROUTE, label::REQUEST_TYPE];
         let model = &[label::MODEL];
         let histograms = |name, help, buckets| registry.histograms(name, help, model, buckets);
-        Ok(Self {
+        let families = Self {
             started: registry.counters(
                 frontend::REQUESTS_STARTED_TOTAL,
                 "Requests whose model was found.",
                 request,
             )?,
             active: registry.gauges(frontend::ACTIVE_REQUESTS, "Requests being served.", model)?,
+            in_flight: registry.gauges(frontend::INFLIGHT_REQUESTS, "The same, as it was called.", model)?,
+            queued: registry.gauges(frontend::QUEUED_REQUESTS, "Of those, without a token yet.", model)?,
+            embedding: histograms(
+                frontend::EMBEDDING_LATENCY_SECONDS,
+                "From head to end of requests for embeddings.",
+                Buckets::EMBEDDING_LATENCY,
+            )?,
             cancellations: registry.counters(
                 frontend::MODEL_CANCELLATION_TOTAL,
                 "Requests cancelled.",
@@ -261,7 +296,6 @@ impl PerModel {
                 "Answers too long to be sent to another worker.",
                 model,
             )?,
-            placements: registry.counters(router::REQUESTS_TOTAL, "Placements made by the router.", model)?,
             output_tokens: registry.counters(frontend::OUTPUT_TOKENS_TOTAL, "Answer tokens.", model)?,
             answered_prompt_tokens: registry.counters(
                 ANSWERED_PROMPT_TOKENS_TOTAL,
@@ -298,7 +332,17 @@ impl PerModel {
                 "Prompt tokens found in a cache.",
                 Buckets::INPUT_SEQUENCE,
             )?,
-        })
+        };
+        // A frontend's router sees what the frontend sees.
+        let seen = "The same, seen from the router.";
+        for (family, name) in [
+            (&families.time_to_first_token, router::TIME_TO_FIRST_TOKEN_SECONDS),
+            (&families.inter_token_latency, router::INTER_TOKEN_LATENCY_SECONDS),
+            (&families.output_sequence, router::OUTPUT_SEQUENCE_TOKENS),
+        ] {
+            registry.alias(family, name, seen)?;
+        }
+        Ok(families)
     }
 
     fn migrations(&self, model: &str) -> Migrations {
@@ -312,14 +356,11 @@ impl PerModel {
             too_long: self.migration_too_long.with_label_values(&[model]),
         }
     }
+}
 
-    fn resolve(
-        &self,
-        model: &Arc<str>,
-        endpoint: &'static str,
-        stream: bool,
-        requests: &IntCounterVec,
-    ) -> RequestMetrics {
+impl Metrics {
+    fn resolve(&self, model: &Arc<str>, endpoint: &'static str, stream: bool) -> RequestMetrics {
+        let Self { per_model: families, requests, routing, .. } = self;
         let name: &str = model;
         let request = [name, endpoint, request_type(stream)];
         let one = [name];
@@ -328,22 +369,44 @@ impl PerModel {
             endpoint,
             stream,
             open: AtomicI64::new(0),
-            started: self.started.with_label_values(&request),
+            started: families.started.with_label_values(&request),
             succeeded: requests.with_label_values(&[name, endpoint, request_type(stream), "success", ""]),
-            active: self.active.with_label_values(&one),
-            cancellations: self.cancellations.with_label_values(&request),
-            rejections: self.rejections.with_label_values(&[name, endpoint]),
-            migrations: self.migrations(name),
-            placements: self.placements.with_label_values(&one),
-            output_tokens: self.output_tokens.with_label_values(&one),
-            answered_prompt_tokens: self.answered_prompt_tokens.with_label_values(&one),
-            duration: self.duration.with_label_values(&one),
-            time_to_first_token: self.time_to_first_token.with_label_values(&one),
-            inter_token_latency: self.inter_token_latency.with_label_values(&one),
-            input_tokens: self.input_tokens.with_label_values(&one),
-            output_sequence: self.output_sequence.with_label_values(&one),
-            cached_tokens: self.cached_tokens.with_label_values(&one),
+            active: families.active.with_label_values(&one),
+            in_flight: families.in_flight.with_label_values(&one),
+            queued: families.queued.with_label_values(&one),
+            embedding: (endpoint == EMBEDDINGS).then(|| families.embedding.with_label_values(&one)),
+            cancellations: families.cancellations.with_label_values(&request),
+            rejections: families.rejections.with_label_values(&[name, endpoint]),
+            migrations: families.migrations(name),
+            routing: routing.of(name),
+            output_tokens: families.output_tokens.with_label_values(&one),
+            answered_prompt_tokens: families.answered_prompt_tokens.with_label_values(&one),
+            duration: families.duration.with_label_values(&one),
+            time_to_first_token: families.time_to_first_token.with_label_values(&one),
+            inter_token_latency: families.inter_token_latency.with_label_values(&one),
+            input_tokens: families.input_tokens.with_label_values(&one),
+            output_sequence: families.output_sequence.with_label_values(&one),
+            cached_tokens: families.cached_tokens.with_label_values(&one),
         }
+    }
+}
+
+impl Repeats {
+    fn new(registry: &Registry) -> Result<Self, Error> {
+        Ok(Self {
+            hits: registry.counter(
+                frontend::TOKENIZER_CACHE_HITS_TOTAL,
+                "Pieces of prompts whose tokens were remembered.",
+            )?,
+            misses: registry.counter(
+                frontend::TOKENIZER_CACHE_MISSES_TOTAL,
+                "Pieces of prompts, long enough to be remembered, whose tokens were not.",
+            )?,
+            cached_tokens: registry
+                .counter(frontend::TOKENIZER_CACHE_CACHED_TOKENS_TOTAL, "Tokens of the remembered pieces.")?,
+            uncached_tokens: registry
+                .counter(frontend::TOKENIZER_CACHE_UNCACHED_TOKENS_TOTAL, "Tokens of the others.")?,
+        })
     }
 }
 
@@ -360,6 +423,10 @@ impl ModelGauges {
             )?,
             context_length: gauges(frontend::MODEL_CONTEXT_LENGTH, "Prompt plus answer, in tokens.")?,
             kv_cache_block_size: gauges(frontend::MODEL_KV_CACHE_BLOCK_SIZE, "Tokens per block.")?,
+            migration_limit: gauges(
+                frontend::MODEL_MIGRATION_LIMIT,
+                "How often an answer may move to another worker.",
+            )?,
             index_nodes: gauges(router::INDEX_NODES, "Nodes of the prefix index.")?,
             index_bytes: gauges(router::INDEX_BYTES, "Memory of the prefix index.")?,
         })
@@ -373,6 +440,7 @@ impl ModelGauges {
             &self.max_num_batched_tokens,
             &self.context_length,
             &self.kv_cache_block_size,
+            &self.migration_limit,
             &self.index_nodes,
             &self.index_bytes,
         ] {

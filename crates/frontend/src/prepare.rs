@@ -74,8 +74,11 @@ pub(crate) struct Spent {
 impl Spent {
     pub(crate) fn observe(&self, metrics: &Metrics) {
         self.template_s.into_iter().for_each(|seconds| metrics.template.observe(seconds));
-        self.tokenize_s.into_iter().for_each(|seconds| metrics.tokenize.observe(seconds));
-        self.hashing_s.into_iter().for_each(|seconds| metrics.hashing_ms.observe(seconds * 1000.0));
+        self.tokenize_s.into_iter().for_each(|seconds| {
+            metrics.tokenize.observe(seconds);
+            metrics.tokenize_ms.observe(seconds * 1000.0);
+        });
+        self.hashing_s.into_iter().for_each(|seconds| metrics.routing.hashing_ms.observe(seconds * 1000.0));
     }
 }
 

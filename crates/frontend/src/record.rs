@@ -1,6 +1,6 @@
 //! One request's entry in the books: metrics and the one log line, written when it is over, however it ends.
 
-use crate::metrics::{Metrics, RequestMetrics, UNKNOWN_MODEL, request_type};
+use crate::metrics::{Answer, Metrics, RequestMetrics, UNKNOWN_MODEL, request_type};
 use dynamo_protocols::echo;
 use dynamo_runtime::trace::{ActiveSpan, Kind, Tracer};
 use dynamo_types::{Class, Error, RequestId, Side, SpanId, TraceContext, WorkerRank};
@@ -92,6 +92,8 @@ pub(crate) struct Record {
     handles: Option<Arc<RequestMetrics>>,
     pub(crate) usage: Usage,
     first_token: Option<Instant>,
+    /// The latest gap between tokens, in seconds.
+    last_gap_s: Option<f64>,
     pub(crate) worker: Option<WorkerRank>,
     outcome: Option<Result<(), Error>>,
     /// The drain waits for it.
@@ -119,6 +121,7 @@ impl Record {
             handles: None,
             usage: Usage::default(),
             first_token: None,
+            last_gap_s: None,
             worker: None,
             outcome: None,
             _token: token,
@@ -172,6 +175,8 @@ impl Record {
         let handles = self.metrics.handles(model, self.route, stream);
         handles.started.inc();
         handles.active.inc();
+        handles.in_flight.inc();
+        handles.queued.inc();
         handles.open.fetch_add(1, Ordering::Relaxed);
         self.handles = Some(Arc::clone(&handles));
         handles
@@ -192,11 +197,14 @@ impl Record {
         handles.output_tokens.inc_by(u64::from(count));
         if self.first_token.is_none() {
             self.first_token = Some(now);
+            handles.queued.dec();
             self.span.event("first_token");
             handles.time_to_first_token.observe(seconds(now - self.started));
         }
         if let Some(previous) = previous {
-            handles.inter_token_latency.observe(seconds(now - previous) / f64::from(count.max(1)));
+            let gap_s = seconds(now - previous) / f64::from(count.max(1));
+            handles.inter_token_latency.observe(gap_s);
+            self.last_gap_s = Some(gap_s);
         }
     }
 
@@ -217,13 +225,20 @@ impl Record {
             return;
         };
         handles.active.dec();
+        handles.in_flight.dec();
+        match self.first_token {
+            None => handles.queued.dec(),
+            Some(first) => self.show_last(first),
+        }
         handles.open.fetch_sub(1, Ordering::Relaxed);
         handles.duration.observe(seconds(duration));
         match outcome {
             Ok(()) => {
                 handles.succeeded.inc();
+                handles.embedding.iter().for_each(|latency| latency.observe(seconds(duration)));
                 // Requests that only count tokens reach no worker, and no cache.
-                if self.usage.cached_tokens.is_some() {
+                if let Some(cached) = self.usage.cached_tokens {
+                    handles.routing.reused.inc_by(u64::from(cached));
                     handles.answered_prompt_tokens.inc_by(u64::from(self.usage.prompt_tokens));
                 }
                 handles.output_sequence.observe(f64::from(self.usage.completion_tokens));
@@ -237,6 +252,17 @@ impl Record {
                     _ => {}
                 }
             }
+        }
+    }
+
+    fn show_last(&self, first_token: Instant) {
+        if let Some(worker) = self.worker {
+            let answer = Answer {
+                time_to_first_token_s: seconds(first_token - self.started),
+                input_tokens: self.usage.prompt_tokens,
+                inter_token_latency_s: self.last_gap_s,
+            };
+            self.metrics.last.set(worker, answer);
         }
     }
 

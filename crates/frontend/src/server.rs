@@ -12,6 +12,7 @@ use crate::watch::Watcher;
 use dynamo_router::BookedLoad;
 use dynamo_runtime::discovery::Discovery;
 use dynamo_runtime::events::EventPlane;
+use dynamo_runtime::metrics::executor::Canary;
 use dynamo_runtime::plane::RequestPlane;
 use dynamo_runtime::trace::Tracer;
 use dynamo_runtime::{CancellationToken, TaskTracker};
@@ -112,6 +113,7 @@ impl Frontend {
         };
         let metrics =
             Arc::new(Metrics::new(services.registry).map_err(|error| Error::Metrics(error.to_string()))?);
+        let canary = Canary::new(&metrics.registry).map_err(|error| Error::Metrics(error.to_string()))?;
         let catalog = Arc::new(Catalog::new(services.router.thresholds()));
         let listed = CancellationToken::new();
         let mut shared = Shared::new(
@@ -144,6 +146,7 @@ impl Frontend {
         let orders = Arc::new(watch::Sender::new(Order::Serve));
         let mut tasks = JoinSet::new();
         tasks.spawn(watcher.run(listed));
+        tasks.spawn(canary.run());
         if shared.desk.is_some() {
             tasks.spawn(selection::sweep(Arc::clone(&shared)));
         }
@@ -184,6 +187,12 @@ impl Frontend {
     /// Waits until discovery has answered for the first time, so that "no model" means "no model".
     pub async fn listed(&self) {
         self.shared.listed.cancelled().await;
+    }
+
+    /// Does it do what it promises, whenever that is asked: is there a model that can be asked for?
+    pub fn readiness(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let shared = Arc::clone(&self.shared);
+        move || shared.phase() == Phase::Serving && !shared.catalog.ready().is_empty()
     }
 
     /// Names of the models that can be asked for now.

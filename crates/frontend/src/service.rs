@@ -2,7 +2,7 @@
 
 use crate::api;
 use crate::http::{self, Body};
-use crate::metrics::{ModelGauges, WorkerGauges};
+use crate::metrics::{ModelGauges, Repeats, WorkerGauges};
 use crate::model::{Model, State};
 use crate::page;
 use crate::selection;
@@ -12,9 +12,11 @@ use dynamo_protocols::limits::Routes;
 use dynamo_protocols::openai::models::{List, Model as ModelBody, NamespaceReady, Ready, WorkerType};
 use dynamo_router::BookedLoad;
 use dynamo_runtime::metrics::CONTENT_TYPE;
-use dynamo_types::{Error, Instance, Transport, WorkerRank};
+use dynamo_text::Tokenizer;
+use dynamo_types::{Error, Instance, Transport};
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde_json::json;
 use std::sync::Arc;
@@ -240,15 +242,35 @@ pub(crate) fn metrics(shared: &Shared, _: &str) -> Response<Body> {
 fn refresh(shared: &Shared) {
     shared.metrics.model.reset();
     shared.metrics.worker.reset();
+    let mut ranks = FxHashMap::default();
     for model in shared.catalog.all() {
-        show_model(&shared.metrics.model, &model);
-        for (source, load) in model.router.loads() {
-            show_rank(&shared.metrics.worker, source, &load);
+        show_model(&shared.metrics.model, &model, shared.config.migration_limit);
+        if let Some(text) = model.built_text() {
+            add_repeats(&shared.metrics.repeats, &text.tokenizer);
         }
+        for (source, load) in model.router.loads() {
+            // Decimal, as users know it from these families.
+            let labels = [source.worker.0.to_string(), source.rank.to_string(), AGGREGATED.to_owned()];
+            show_rank(&shared.metrics.worker, &labels, &load);
+            ranks.insert(source, labels);
+        }
+    }
+    shared.metrics.last.show(&ranks);
+}
+
+fn add_repeats(counters: &Repeats, tokenizer: &Tokenizer) {
+    let counts = tokenizer.take_repeat_counts();
+    for (counter, count) in [
+        (&counters.hits, counts.hits),
+        (&counters.misses, counts.misses),
+        (&counters.cached_tokens, counts.cached_tokens),
+        (&counters.uncached_tokens, counts.uncached_tokens),
+    ] {
+        counter.inc_by(count);
     }
 }
 
-fn show_model(gauges: &ModelGauges, model: &Model) {
+fn show_model(gauges: &ModelGauges, model: &Model, migration_limit: u32) {
     let card = &model.card;
     let index = model.router.index_size();
     for (gauge, value) in [
@@ -258,6 +280,7 @@ fn show_model(gauges: &ModelGauges, model: &Model) {
         (&gauges.max_num_batched_tokens, i64::from(card.max_num_batched_tokens)),
         (&gauges.context_length, i64::from(card.context_length)),
         (&gauges.kv_cache_block_size, i64::from(card.blocks.block_size)),
+        (&gauges.migration_limit, i64::from(migration_limit)),
         (&gauges.index_nodes, index.nodes as i64),
         (&gauges.index_bytes, index.bytes as i64),
     ] {
@@ -265,15 +288,13 @@ fn show_model(gauges: &ModelGauges, model: &Model) {
     }
 }
 
-fn show_rank(gauges: &WorkerGauges, source: WorkerRank, load: &BookedLoad) {
-    // Decimal, as users know it from these families.
-    let (worker, rank) = (source.worker.0.to_string(), source.rank.to_string());
+fn show_rank(gauges: &WorkerGauges, labels: &[String; 3], load: &BookedLoad) {
     for (gauge, value) in [
         (&gauges.active_decode_blocks, load.decode_blocks as f64 + load.output_blocks),
         (&gauges.active_prefill_tokens, load.prefill_tokens as f64),
         (&gauges.active_requests, f64::from(load.requests)),
         (&gauges.registered, f64::from(u8::from(!load.draining))),
     ] {
-        gauge.with_label_values(&[worker.as_str(), rank.as_str(), AGGREGATED]).set(value);
+        gauge.with_label_values(labels).set(value);
     }
 }

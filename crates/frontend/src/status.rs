@@ -60,6 +60,8 @@ struct WorkerStatus {
     model: Arc<str>,
     /// Where it is reached.
     endpoint: String,
+    /// Name and version of its program, once it was spoken with.
+    version: Option<Arc<str>>,
     draining: bool,
     /// It failed and is passed over for a while.
     suspended: bool,
@@ -118,10 +120,18 @@ impl ModelStatus {
 }
 
 impl WorkerStatus {
-    fn new(model: &Model, source: WorkerRank, booked: &BookedLoad, suspended: &[InstanceId]) -> Self {
+    fn new(
+        shared: &Shared,
+        model: &Model,
+        source: WorkerRank,
+        booked: &BookedLoad,
+        suspended: &[InstanceId],
+    ) -> Self {
         let worker = model.worker(source.worker);
+        let instance = worker.as_ref().map(|worker| &worker.instance);
         Self {
-            endpoint: worker.map(|worker| worker.instance.transport.to_string()).unwrap_or_default(),
+            endpoint: instance.map(|instance| instance.transport.to_string()).unwrap_or_default(),
+            version: instance.and_then(|instance| shared.plane.agent(instance)),
             suspended: suspended.contains(&source.worker),
             id: source.worker.0.to_string(),
             rank: source.rank,
@@ -139,7 +149,9 @@ pub(crate) fn status(shared: &Shared, _: &str) -> Response<Body> {
     let models = shared.catalog.all();
     let workers = models.iter().flat_map(|model| {
         let (loads, suspended) = (model.router.loads(), model.router.suspended(shared.now_ms()));
-        loads.into_iter().map(move |(source, booked)| WorkerStatus::new(model, source, &booked, &suspended))
+        loads
+            .into_iter()
+            .map(move |(source, booked)| WorkerStatus::new(shared, model, source, &booked, &suspended))
     });
     let refused = shared.catalog.refused().into_iter().map(|(id, refused)| RefusedStatus {
         id: id.0.to_string(),

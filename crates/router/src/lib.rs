@@ -18,6 +18,6 @@ pub use config::{Config, Mode};
 pub use contract::check_contract;
 pub use cost::{CostInputs, cost, uncached_tokens};
 pub use dynamo_kv_index::{Applied, Gap, Overlap};
-pub use query::{BookedLoad, IndexSize, PotentialLoad, Query, Selection, Terms};
+pub use query::{BookedLoad, IndexSize, Lap, Laps, PotentialLoad, Query, Selection, Terms};
 pub use router::Router;
 pub use thresholds::Thresholds;

@@ -3,6 +3,38 @@
 use crate::booking::Booking;
 use dynamo_types::{InstanceId, Load, WorkerRank};
 use serde::Serialize;
+use std::fmt;
+
+/// What of a selection is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lap {
+    /// The prompt's blocks have their sequence hashes.
+    Hashed,
+    /// The prefix index was walked.
+    Matched,
+}
+
+/// Told of each [`Lap`] of a selection, in modes that look at blocks: whoever asks has the clock.
+#[derive(Clone, Copy, Default)]
+pub struct Laps<'a>(Option<&'a dyn Fn(Lap)>);
+
+impl<'a> Laps<'a> {
+    pub fn new(told: &'a dyn Fn(Lap)) -> Self {
+        Self(Some(told))
+    }
+
+    pub(crate) fn tell(self, lap: Lap) {
+        if let Some(told) = self.0 {
+            told(lap);
+        }
+    }
+}
+
+impl fmt::Debug for Laps<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Laps")
+    }
+}
 
 /// One request to place. Build it with `..Query::default()`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,6 +64,7 @@ pub struct Query<'a> {
     pub now_ms: u64,
     /// Fill [`Selection::explain`].
     pub explain: bool,
+    pub laps: Laps<'a>,
 }
 
 impl Query<'_> {
@@ -47,6 +80,8 @@ pub struct Selection {
     pub target: WorkerRank,
     /// Prompt blocks cached on the target's device.
     pub overlap_blocks: u32,
+    /// The most that any of the candidates has of them.
+    pub best_overlap_blocks: u32,
     /// How many candidates there were to choose from.
     pub candidates: u32,
     /// One row per eligible candidate, if asked for.

@@ -7,7 +7,7 @@ use crate::booking::{Booking, Output};
 use crate::config::{Config, Mode};
 use crate::contract::check_contract;
 use crate::cost::credit;
-use crate::query::{BookedLoad, IndexSize, PotentialLoad, Query, Selection};
+use crate::query::{BookedLoad, IndexSize, Lap, PotentialLoad, Query, Selection};
 use crate::state::State;
 use crate::thresholds::Thresholds;
 use dynamo_kv_index::{Applied, Index, Lengths, Overlap};
@@ -90,7 +90,9 @@ impl Shared {
                 blocks.map(|block| hash::local_hash(block, seed)).for_each(&mut chain);
             }
         }
+        query.laps.tell(Lap::Hashed);
         self.index().lookup(sequences, cached);
+        query.laps.tell(Lap::Matched);
         let result = then(if self.config.assume_kv_reuse { sequences } else { &[] }, cached);
         let mut spare = lock(&self.spare);
         if spare.len() < MAX_SPARE_BUFFERS {
@@ -276,6 +278,7 @@ impl Router {
         Ok(Selection {
             target: chosen.target,
             overlap_blocks: chosen.overlap_blocks,
+            best_overlap_blocks: chosen.best_overlap_blocks,
             candidates: chosen.candidates,
             explain: chosen.explain,
             booking,

@@ -50,6 +50,7 @@ pub(crate) struct Chosen {
     pub(crate) target: WorkerRank,
     pub(crate) incarnation: u64,
     pub(crate) overlap_blocks: u32,
+    pub(crate) best_overlap_blocks: u32,
     pub(crate) candidates: u32,
     pub(crate) explain: Option<Vec<Terms>>,
     pub(crate) charge: Charge,
@@ -171,6 +172,8 @@ impl State {
             let index = self.pick(config, query, &mut scratch);
             let at = scratch.eligible[index] as usize;
             let overlap = cached.of(self.candidates[at].slot);
+            let device = |at: &u32| cached.of(self.candidates[*at as usize].slot).device;
+            let best_overlap_blocks = scratch.eligible.iter().map(device).max().unwrap_or(0);
             let prompt_tokens = query.prompt_tokens();
             let anonymous_blocks =
                 if sequences.is_empty() { prompt_tokens / u64::from(block_size) } else { 0 };
@@ -192,7 +195,15 @@ impl State {
             candidate.anonymous_blocks += charge.anonymous_blocks;
             let Candidate { target, incarnation, .. } = *candidate;
             let candidates = scratch.eligible.len() as u32;
-            Chosen { target, incarnation, overlap_blocks: overlap.device, candidates, explain, charge }
+            Chosen {
+                target,
+                incarnation,
+                overlap_blocks: overlap.device,
+                best_overlap_blocks,
+                candidates,
+                explain,
+                charge,
+            }
         });
         self.scratch = scratch;
         chosen

@@ -1,5 +1,6 @@
 //! What every role stands on: the request plane, discovery and the event plane as borders (with their in-process
-//! forms), the mailbox in which deltas wait for their reader, typed configuration, logs, traces, metrics and shutdown.
+//! forms), the mailbox in which deltas wait for their reader, typed configuration, logs, traces, metrics and the port they
+//! are read on, and shutdown.
 //!
 //! It must never know what a prompt, a template, a routing rule or an engine is: it carries requests, deltas, records
 //! and events and decides nothing about them.
@@ -14,6 +15,7 @@ pub mod metrics;
 pub mod plane;
 pub mod shutdown;
 pub mod sync;
+pub mod system;
 pub mod tls;
 pub mod trace;
 

@@ -2,7 +2,7 @@
 
 use crate::traced::Traced;
 use dynamo_runtime::metrics::names::{component, label};
-use dynamo_runtime::metrics::{self, Buckets, GaugeVec, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
+use dynamo_runtime::metrics::{self, GaugeVec, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
 use dynamo_runtime::sync::lock;
 use dynamo_types::{Class, Delta, DeltaSink, Error, Instance, Load, Request};
 use prometheus::core::{Collector, Desc};
@@ -34,7 +34,16 @@ struct Families {
     cache_usage: GaugeVec,
     hit_rate: GaugeVec,
     uptime: Uptime,
+    first_response: Histogram,
 }
+
+/// Seconds that a request may take.
+const DURATIONS: [f64; 17] =
+    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0];
+
+/// Seconds to the first word.
+const FIRST_WORDS: [f64; 14] =
+    [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
 impl Metrics {
     pub fn new(registry: &Registry) -> Result<Self, metrics::Error> {
@@ -50,11 +59,16 @@ impl Metrics {
                 "Requests the engine has not let go of",
                 &LABELS,
             )?,
-            duration: registry.histograms(
+            duration: registry.histograms_at(
                 component::REQUEST_DURATION_SECONDS,
                 "From taking a request to letting go of it",
                 &LABELS,
-                Buckets::TTFT,
+                DURATIONS.to_vec(),
+            )?,
+            first_response: registry.histogram_at(
+                component::TIME_TO_FIRST_RESPONSE_SECONDS,
+                "From taking a request to the engine's first word about it",
+                FIRST_WORDS.to_vec(),
             )?,
             errors: registry.counters(
                 component::ERRORS_TOTAL,
@@ -191,6 +205,7 @@ pub(crate) struct MeteredSink {
     series: Arc<Series>,
     traced: Traced,
     taken: Instant,
+    has_spoken: bool,
     over: bool,
 }
 
@@ -202,7 +217,7 @@ impl MeteredSink {
         traced: Traced,
     ) -> Self {
         series.in_flight.inc();
-        Self { sink, request, series, traced, taken: Instant::now(), over: false }
+        Self { sink, request, series, traced, taken: Instant::now(), has_spoken: false, over: false }
     }
 }
 
@@ -210,6 +225,9 @@ impl DeltaSink for MeteredSink {
     fn push(&mut self, delta: Delta) {
         if let Some(cached) = delta.cached_tokens {
             self.series.count_prompt(self.request.prompt_len() as u64, cached.into());
+        }
+        if !std::mem::replace(&mut self.has_spoken, true) {
+            self.series.families.first_response.observe(self.taken.elapsed().as_secs_f64());
         }
         self.over |= delta.finish.is_some();
         self.traced.delta(&delta);

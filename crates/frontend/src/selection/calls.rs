@@ -8,9 +8,10 @@ use super::input::Input;
 use super::prompt::Prompt;
 use super::{Call, Desk};
 use crate::compute;
+use crate::metrics::{self, Stopwatch};
 use crate::model::{Model, Worker};
 use crate::shared::Shared;
-use dynamo_router::{Query, Selection};
+use dynamo_router::{Laps, Query, Selection};
 use dynamo_types::{Error, InstanceId, Result, Task, WorkerRank};
 use hyper::StatusCode;
 use serde::Serialize;
@@ -124,7 +125,7 @@ fn choose(
 ) -> Result<Selection> {
     let mut excluded = model.unable(Task::Generate);
     excluded.extend_from_slice(&wanted.excluded);
-    let begun = std::time::Instant::now();
+    let watch = Stopwatch::start();
     let selection = model.router.select(&Query {
         sequence_hashes: Some(&prompt.sequences),
         length: Some(prompt.length),
@@ -135,18 +136,20 @@ fn choose(
         begun: wanted.decided,
         now_ms: shared.now_ms(),
         explain: true,
+        laps: Laps::new(&|lap| watch.lap(lap)),
         ..Query::default()
-    })?;
-    shared.metrics.scheduling_ms.observe(begun.elapsed().as_secs_f64() * 1000.0);
+    });
+    let routing = &shared.metrics.routing;
+    watch.stop(routing);
     if !wanted.decided {
-        shared.metrics.placements(model.name()).inc();
-        let blocks = prompt.sequences.len().max(1) as f64;
-        shared.metrics.kv_hit_rate.observe(f64::from(selection.overlap_blocks) / blocks);
-        if let Some(desk) = &shared.desk {
-            desk.metrics.selected(model.name(), prompt, &selection);
-        }
+        let counted = metrics::Prompt {
+            tokens: u64::from(prompt.length),
+            blocks: Some(prompt.sequences.len()),
+            block_size: prompt.block_size,
+        };
+        routing.count(&routing.of(model.name()), counted, &selection);
     }
-    Ok(selection)
+    selection
 }
 
 /// A selection as its caller sees it.

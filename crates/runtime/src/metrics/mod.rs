@@ -1,9 +1,11 @@
 //! Metrics: one registry per process, families with checked names, guards for what goes up and down.
 
+mod alias;
 mod buckets;
+pub mod executor;
 pub mod names;
 
-pub use buckets::Buckets;
+pub use buckets::{Buckets, powers, shares};
 pub use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
 };
@@ -50,11 +52,25 @@ pub struct Registry {
     series: prometheus::Registry,
     /// Prometheus tells of a family only once it has a series. One entry per declared family.
     families: Arc<Mutex<Vec<Family>>>,
+    /// Edges that stand in the place of their kind's.
+    edges: Arc<[Buckets]>,
 }
 
 impl Registry {
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// With the edges that the variables `DYN_METRICS_*` ask for, and what is wrong with them.
+    pub fn configured(env: &dyn Fn(&str) -> Option<String>) -> (Self, Vec<String>) {
+        let mut wrong = Vec::new();
+        let edges = Buckets::KINDS.map(|kind| {
+            kind.configured(env).unwrap_or_else(|(kept, reason)| {
+                wrong.push(reason);
+                kept
+            })
+        });
+        (Self { edges: Arc::new(edges), ..Self::default() }, wrong)
     }
 
     /// Registers any family of gauges.
@@ -102,9 +118,30 @@ impl Registry {
         self.keep(GaugeVec::new(Opts::new(name, help), labels)?)
     }
 
+    fn edges(&self, buckets: Buckets) -> Vec<f64> {
+        self.edges.iter().find(|edges| edges.is_like(&buckets)).unwrap_or(&buckets).edges()
+    }
+
     pub fn histogram(&self, name: &str, help: &str, buckets: Buckets) -> Result<Histogram, Error> {
-        let options = HistogramOpts::new(name, help).buckets(buckets.edges());
+        self.histogram_at(name, help, self.edges(buckets))
+    }
+
+    /// With edges that are no logarithms.
+    pub fn histogram_at(&self, name: &str, help: &str, edges: Vec<f64>) -> Result<Histogram, Error> {
+        let options = HistogramOpts::new(name, help).buckets(edges);
         self.declare(Histogram::with_opts(options)?, "histogram")
+    }
+
+    /// The same for a family with labels.
+    pub fn histograms_at(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        edges: Vec<f64>,
+    ) -> Result<HistogramVec, Error> {
+        let options = HistogramOpts::new(name, help).buckets(edges);
+        self.declare(HistogramVec::new(options, labels)?, "histogram")
     }
 
     pub fn histograms(
@@ -114,8 +151,17 @@ impl Registry {
         labels: &[&str],
         buckets: Buckets,
     ) -> Result<HistogramVec, Error> {
-        let options = HistogramOpts::new(name, help).buckets(buckets.edges());
-        self.declare(HistogramVec::new(options, labels)?, "histogram")
+        self.histograms_at(name, help, labels, self.edges(buckets))
+    }
+
+    /// Shows a family of histograms under a second name, too.
+    pub fn alias(&self, family: &HistogramVec, name: &str, help: &str) -> Result<(), Error> {
+        self.view(alias::Alias::new(family, name, help)?, "histogram")
+    }
+
+    /// Registers a family that is read from elsewhere when it is asked for.
+    pub fn view<C: Collector + Clone + 'static>(&self, family: C, kind: &'static str) -> Result<(), Error> {
+        self.declare(family, kind).map(|_| ())
     }
 
     /// All families in the text format that scrapers read.
@@ -151,6 +197,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn edges_follow_the_environment() {
+        let env = |name: &str| match name {
+            "DYN_METRICS_TTFT_MAX" => Some("1".to_owned()),
+            "DYN_METRICS_TTFT_COUNT" => Some("3".to_owned()),
+            "DYN_METRICS_ITL_COUNT" => Some("none".to_owned()),
+            _ => None,
+        };
+        let (registry, wrong) = Registry::configured(&env);
+        assert_eq!(wrong.len(), 1, "{wrong:?}");
+        assert_eq!(registry.edges(Buckets::TTFT), [0.0, 0.001, 1.0]);
+        assert_eq!(registry.edges(Buckets::ITL), Buckets::ITL.edges());
+        assert_eq!(registry.edges(Buckets::new(0.001, 480.0, 18)).len(), 18, "no kind, no variable");
+    }
+
+    #[test]
     fn families_are_written_and_duplicates_refused() {
         let registry = Registry::new();
         let requests =
@@ -171,6 +232,13 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} not in\n{text}");
         }
+        let waits = registry.histograms("waits", "Seconds.", &["model"], Buckets::ITL).unwrap();
+        registry.alias(&waits, "pauses", "The same.").unwrap();
+        waits.with_label_values(&["m"]).observe(1.0);
+        let text = registry.text().unwrap();
+        assert!(
+            ["waits", "pauses"].iter().all(|name| text.contains(&format!("{name}_count{{model=\"m\"}} 1")))
+        );
         drop(unit);
         assert_eq!(active.get(), 0);
         assert!(registry.gauge(names::frontend::ACTIVE_REQUESTS, "again").is_err());

@@ -21,6 +21,35 @@ pub mod label {
     pub const STAGE: &str = "stage";
     /// `prefill`, `decode`, `aggregated`.
     pub const PHASE: &str = "phase";
+    /// Number of a thread of the async runtime.
+    pub const WORKER: &str = "worker";
+}
+
+/// Families of the request plane, on both sides.
+pub mod plane {
+    pub const QUEUE_SECONDS: &str = "dynamo_request_plane_queue_seconds";
+    pub const SEND_SECONDS: &str = "dynamo_request_plane_send_seconds";
+    pub const ROUNDTRIP_TTFT_SECONDS: &str = "dynamo_request_plane_roundtrip_ttft_seconds";
+    pub const INFLIGHT_REQUESTS: &str = "dynamo_request_plane_inflight_requests";
+    pub const TCP_POOL_ACTIVE: &str = "dynamo_transport_tcp_pool_active";
+    pub const TCP_POOL_IDLE: &str = "dynamo_transport_tcp_pool_idle";
+    pub const TCP_BYTES_SENT_TOTAL: &str = "dynamo_transport_tcp_bytes_sent_total";
+    pub const TCP_BYTES_RECEIVED_TOTAL: &str = "dynamo_transport_tcp_bytes_received_total";
+    pub const TCP_ERRORS_TOTAL: &str = "dynamo_transport_tcp_errors_total";
+    pub const TCP_ACCEPT_BACKOFF_TOTAL: &str = "dynamo_transport_tcp_accept_backoff_total";
+    pub const NETWORK_TRANSIT_SECONDS: &str = "dynamo_work_handler_network_transit_seconds";
+    pub const REQUEST_BYTES_TOTAL: &str = "dynamo_component_request_bytes_total";
+    pub const RESPONSE_BYTES_TOTAL: &str = "dynamo_component_response_bytes_total";
+}
+
+/// Families of the async runtime.
+pub mod executor {
+    pub const ALIVE_TASKS: &str = "dynamo_tokio_alive_tasks";
+    pub const GLOBAL_QUEUE_DEPTH: &str = "dynamo_tokio_global_queue_depth";
+    pub const WORKER_PARK_COUNT_TOTAL: &str = "dynamo_tokio_worker_park_count_total";
+    pub const WORKER_BUSY_RATIO: &str = "dynamo_tokio_worker_busy_ratio";
+    pub const EVENT_LOOP_DELAY_SECONDS: &str = "dynamo_frontend_event_loop_delay_seconds";
+    pub const EVENT_LOOP_STALL_TOTAL: &str = "dynamo_frontend_event_loop_stall_total";
 }
 
 /// Families of the frontend.
@@ -50,11 +79,34 @@ pub mod frontend {
     pub const MODEL_REJECTION_TOTAL: &str = "dynamo_frontend_model_rejection_total";
     pub const WORKER_ACTIVE_DECODE_BLOCKS: &str = "dynamo_frontend_worker_active_decode_blocks";
     pub const WORKER_ACTIVE_PREFILL_TOKENS: &str = "dynamo_frontend_worker_active_prefill_tokens";
+    pub const WORKER_LAST_TTFT_SECONDS: &str = "dynamo_frontend_worker_last_time_to_first_token_seconds";
+    pub const WORKER_LAST_INPUT_TOKENS: &str = "dynamo_frontend_worker_last_input_sequence_tokens";
+    pub const WORKER_LAST_ITL_SECONDS: &str = "dynamo_frontend_worker_last_inter_token_latency_seconds";
+    pub const INFLIGHT_REQUESTS: &str = "dynamo_frontend_inflight_requests";
+    pub const QUEUED_REQUESTS: &str = "dynamo_frontend_queued_requests";
+    pub const TOKENIZER_LATENCY_MS: &str = "dynamo_frontend_tokenizer_latency_ms";
+    pub const TOKENIZER_CACHE_HITS_TOTAL: &str = "dynamo_frontend_tokenizer_cache_hits_total";
+    pub const TOKENIZER_CACHE_MISSES_TOTAL: &str = "dynamo_frontend_tokenizer_cache_misses_total";
+    pub const TOKENIZER_CACHE_CACHED_TOKENS_TOTAL: &str =
+        "dynamo_frontend_tokenizer_cache_cached_tokens_total";
+    pub const TOKENIZER_CACHE_UNCACHED_TOKENS_TOTAL: &str =
+        "dynamo_frontend_tokenizer_cache_uncached_tokens_total";
+    pub const EMBEDDING_LATENCY_SECONDS: &str = "dynamo_frontend_embedding_latency_seconds";
+    pub const MODEL_MIGRATION_LIMIT: &str = "dynamo_frontend_model_migration_limit";
+    pub const ROUTER_ADMISSION_RECEIVED_TOTAL: &str = "dynamo_frontend_router_admission_received_total";
+    pub const ROUTER_ADMISSION_REJECTED_TOTAL: &str = "dynamo_frontend_router_admission_rejected_total";
 }
 
 /// Families of the router. The doubled `component_router` is how users know them.
 pub mod router {
+    pub const REQUESTS_STARTED_TOTAL: &str = "dynamo_component_router_requests_started_total";
     pub const REQUESTS_TOTAL: &str = "dynamo_component_router_requests_total";
+    pub const TIME_TO_FIRST_TOKEN_SECONDS: &str = "dynamo_component_router_time_to_first_token_seconds";
+    pub const INTER_TOKEN_LATENCY_SECONDS: &str = "dynamo_component_router_inter_token_latency_seconds";
+    pub const OUTPUT_SEQUENCE_TOKENS: &str = "dynamo_component_router_output_sequence_tokens";
+    pub const KV_WORKER_REUSED_TOKENS_TOTAL: &str = "dynamo_component_router_kv_worker_reused_tokens_total";
+    pub const OVERLAP_BLOCKS_LOST: &str = "dynamo_component_router_overlap_blocks_lost";
+    pub const OVERHEAD_SEQ_HASHING_MS: &str = "dynamo_router_overhead_seq_hashing_ms";
     pub const INPUT_SEQUENCE_TOKENS: &str = "dynamo_component_router_input_sequence_tokens";
     pub const KV_SELECTED_CACHED_PREFIX_TOKENS_TOTAL: &str =
         "dynamo_component_router_kv_selected_cached_prefix_tokens_total";
@@ -88,4 +140,5 @@ pub mod component {
     pub const GPU_CACHE_USAGE_PERCENT: &str = "dynamo_component_gpu_cache_usage_percent";
     pub const KV_CACHE_HIT_RATE: &str = "dynamo_component_kv_cache_hit_rate";
     pub const DRAIN_TIME_SECONDS: &str = "dynamo_component_drain_time_seconds";
+    pub const TIME_TO_FIRST_RESPONSE_SECONDS: &str = "dynamo_work_handler_time_to_first_response_seconds";
 }

@@ -130,6 +130,10 @@ impl RequestPlane for InProcess {
     ) -> BoxFuture<'a, Result<DeltaStream>> {
         Box::pin(std::future::ready(self.dispatch(instance, request)))
     }
+
+    fn agent(&self, _: &Instance) -> Option<Arc<str>> {
+        Some(super::AGENT.into())
+    }
 }
 
 /// Keeps an instance reachable. Dropping it stops new calls; streams that run go on.

@@ -6,10 +6,12 @@
 #[cfg(test)]
 mod conformance;
 mod in_process;
+mod metrics;
 pub mod tcp;
 pub mod wire;
 
 pub use in_process::{InProcess, Options, ServeGuard};
+pub use metrics::Metrics;
 
 use crate::BoxFuture;
 use crate::mailbox;
@@ -26,7 +28,15 @@ pub trait RequestPlane: Send + Sync {
         instance: &'a Instance,
         request: Arc<Request>,
     ) -> BoxFuture<'a, Result<DeltaStream>>;
+
+    /// Name and version of the program that serves the instance. None: it has not said so, or the transport does not tell.
+    fn agent(&self, _instance: &Instance) -> Option<Arc<str>> {
+        None
+    }
 }
+
+/// Name and version of this program, as its peers learn it.
+pub const AGENT: &str = concat!("dynamo/", env!("CARGO_PKG_VERSION"));
 
 /// The worker's half of a transport. Never blocks: it hands the request to its engine and returns.
 pub trait Handler: Send + Sync {
@@ -90,6 +100,14 @@ impl RequestPlane for ByTransport {
             Transport::InProcess => self.in_process.call(instance, request),
             _ if self.in_process.serves(instance.id) => self.in_process.call(instance, request),
             _ => self.others.call(instance, request),
+        }
+    }
+
+    fn agent(&self, instance: &Instance) -> Option<Arc<str>> {
+        match instance.transport {
+            Transport::InProcess => self.in_process.agent(instance),
+            _ if self.in_process.serves(instance.id) => self.in_process.agent(instance),
+            _ => self.others.agent(instance),
         }
     }
 }

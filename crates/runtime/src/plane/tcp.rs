@@ -6,6 +6,8 @@
 mod by_hand;
 #[cfg(test)]
 mod foreign;
+#[cfg(test)]
+mod metered;
 mod secure;
 #[cfg(test)]
 mod tests;
@@ -116,6 +118,7 @@ async fn accept(listener: TcpListener, hub: Arc<Hub>, tls: Tls) {
             }
             Err(error) => {
                 tracing::warn!(%error, "a caller could not be accepted");
+                hub.options().metrics.could_not_accept();
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

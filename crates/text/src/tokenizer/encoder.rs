@@ -4,7 +4,7 @@
 use super::bytes::ByteTable;
 use super::description::{AddedToken, Description};
 use super::merges::{Merges, Scratch};
-use super::repeats::Repeats;
+use super::repeats::{RepeatCounts, Repeats};
 use super::words::{Words, is_surely_composed};
 use rustc_hash::FxHashMap;
 use serde_json::Value;
@@ -63,6 +63,10 @@ impl Encoder {
             added_ids: added.iter().map(|token| (token.content.clone(), token.id)).collect(),
             repeats: Repeats::default(),
         })
+    }
+
+    pub(super) fn take_repeat_counts(&self) -> RepeatCounts {
+        self.repeats.take_counts()
     }
 
     /// None for text that would have to be normalised first.

@@ -7,6 +7,8 @@ mod merges;
 mod repeats;
 mod words;
 
+pub use repeats::RepeatCounts;
+
 use bytes::{ByteTable, byte_level_bytes};
 use description::Description;
 use dynamo_types::{Error, TokenizerSpec};
@@ -167,6 +169,14 @@ impl Tokenizer {
     /// Does our own encoder take this tokenizer's text, rather than the `tokenizers` crate?
     pub fn is_native(&self) -> bool {
         !matches!(self.kind, Kind::HuggingFace(_))
+    }
+
+    /// What its memory of texts that come again did since the last call.
+    pub fn take_repeat_counts(&self) -> RepeatCounts {
+        match &self.kind {
+            Kind::ByteLevel { encoder, .. } => encoder.take_repeat_counts(),
+            Kind::Bytes { .. } | Kind::HuggingFace(_) => RepeatCounts::default(),
+        }
     }
 
     /// How many spaces are taken off the very start of a decoded text.

@@ -7,6 +7,7 @@
 use rustc_hash::{FxHashMap, FxHasher};
 use std::collections::VecDeque;
 use std::hash::Hasher;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Shorter texts are encoded faster than they are found.
@@ -22,7 +23,27 @@ const SHARE: usize = 8;
 const SEEN_SLOTS: usize = 4096;
 
 #[derive(Debug)]
-pub(super) struct Repeats(Mutex<State>);
+pub(super) struct Repeats {
+    state: Mutex<State>,
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    cached_tokens: AtomicU64,
+    uncached_tokens: AtomicU64,
+}
+
+/// Pieces of texts that were long enough to be remembered: how many were, and how many tokens they had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RepeatCounts {
+    pub hits: u64,
+    pub misses: u64,
+    pub cached_tokens: u64,
+    pub uncached_tokens: u64,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -62,7 +83,7 @@ impl Default for Repeats {
 
 impl Repeats {
     fn with_limit(max_bytes: usize) -> Self {
-        Self(Mutex::new(State { max_bytes, ..State::default() }))
+        Self { state: Mutex::new(State { max_bytes, ..State::default() }), counts: Counts::default() }
     }
 
     /// Appends to `out` what `encode` would append for `text`.
@@ -75,10 +96,14 @@ impl Repeats {
         // Two texts may have one fingerprint: only the bytes decide.
         if let Some(known) = found.filter(|known| *known.text == *text) {
             out.extend_from_slice(&known.ids);
+            self.counts.hits.fetch_add(1, Ordering::Relaxed);
+            self.counts.cached_tokens.fetch_add(known.ids.len() as u64, Ordering::Relaxed);
             return;
         }
         let start = out.len();
         encode(text, out);
+        self.counts.misses.fetch_add(1, Ordering::Relaxed);
+        self.counts.uncached_tokens.fetch_add((out.len() - start) as u64, Ordering::Relaxed);
         if comes_again {
             let ids = out.get(start..).unwrap_or_default();
             let known = Arc::new(Known { text: text.into(), ids: ids.into() });
@@ -86,9 +111,20 @@ impl Repeats {
         }
     }
 
+    /// What was counted since the last call.
+    pub(super) fn take_counts(&self) -> RepeatCounts {
+        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
+        RepeatCounts {
+            hits: take(&self.counts.hits),
+            misses: take(&self.counts.misses),
+            cached_tokens: take(&self.counts.cached_tokens),
+            uncached_tokens: take(&self.counts.uncached_tokens),
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Every change is complete before anything that could panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -177,6 +213,11 @@ mod tests {
         assert_eq!(seen.iter().map(|(_, encoded)| *encoded).collect::<Vec<_>>(), [true, true, false, false]);
         let short = &text[..TEXT_MIN_BYTES - 1];
         assert!((0..4).all(|_| encode(&repeats, short).1), "short texts are not kept");
+        let tokens = text.len() as u64;
+        let expected =
+            RepeatCounts { hits: 2, misses: 2, cached_tokens: 2 * tokens, uncached_tokens: 2 * tokens };
+        assert_eq!(repeats.take_counts(), expected);
+        assert_eq!(repeats.take_counts(), RepeatCounts::default());
     }
 
     #[test]

@@ -52,7 +52,7 @@ fn hello() -> Hello {
 }
 
 fn open(stream: u64) -> Open {
-    Open { stream, instance: InstanceId(1), request: request(&[stream as u32]) }
+    Open { stream, instance: InstanceId(1), request: request(&[stream as u32]), written_unix_ns: None }
 }
 
 impl Wire {

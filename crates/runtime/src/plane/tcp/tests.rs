@@ -201,7 +201,12 @@ async fn a_step_is_one_frame_and_what_waits_is_merged() {
     let mut bytes = Vec::new();
     frame::write(&mut bytes, Kind::Hello, &wire::hello(&quick(), None), usize::MAX).unwrap();
     for stream in 0..20 {
-        let open = Open { stream, instance: InstanceId(1), request: request(&[stream as u32]) };
+        let open = Open {
+            stream,
+            instance: InstanceId(1),
+            request: request(&[stream as u32]),
+            written_unix_ns: None,
+        };
         frame::write(&mut bytes, Kind::Open, &open, usize::MAX).unwrap();
     }
     socket.write_all(&bytes).await.unwrap();

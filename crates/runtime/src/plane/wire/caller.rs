@@ -136,6 +136,10 @@ impl RequestPlane for Caller {
             .map(|(receiver, guard)| DeltaStream::new(receiver).with_guard(guard));
         Box::pin(std::future::ready(stream))
     }
+
+    fn agent(&self, instance: &Instance) -> Option<Arc<str>> {
+        lock(&self.inner.links).get(&instance.transport)?.link.agent()
+    }
 }
 
 /// Keeps following a worker. Dropping it forgets what it said.

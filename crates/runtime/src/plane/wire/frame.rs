@@ -4,6 +4,7 @@
 
 use super::Error;
 use crate::events::{self, Position};
+use crate::plane::Metrics;
 use dynamo_types::{self as types, Delta, InstanceId, KvEventBatch, Load, Request, WorkerRank};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -73,6 +74,9 @@ pub(crate) struct Open {
     pub(crate) stream: u64,
     pub(crate) instance: InstanceId,
     pub(crate) request: Arc<Request>,
+    /// When it was written, in nanoseconds since 1970 by the caller's clock; for metrics only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) written_unix_ns: Option<u64>,
 }
 
 /// The one field of [`Open`] that a body of any age has.
@@ -211,11 +215,18 @@ pub(crate) struct Reader<R> {
     limit: usize,
     /// How long the peer may send nothing. By bytes and not by frames: a large frame on a slow path is a sign of life.
     patience: Duration,
+    /// Bytes read are counted here.
+    metrics: Metrics,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
     pub(crate) fn new(io: R, limit: usize, patience: Duration) -> Self {
-        Self { io, buffer: Vec::new(), start: 0, limit, patience }
+        Self { io, buffer: Vec::new(), start: 0, limit, patience, metrics: Metrics::default() }
+    }
+
+    /// Counts what is read from now on.
+    pub(crate) fn count_into(&mut self, metrics: &Metrics) {
+        self.metrics = metrics.clone();
     }
 
     /// Takes larger frames from now on, or smaller ones.
@@ -275,6 +286,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let read = timeout(self.patience, self.io.read_buf(&mut self.buffer))
             .await
             .map_err(|_| Error::Silent(self.patience))??;
+        self.metrics.read(read);
         match read {
             0 if self.buffer.is_empty() => Ok(false),
             0 => Err(Error::Io("the connection ended inside a frame".to_owned())),

@@ -6,6 +6,7 @@ use super::frame::{
 use super::{Dial, Error, Options};
 use crate::events::{EventPlane, Local};
 use crate::mailbox;
+use crate::plane::metrics::{Call, Place, unix_ns};
 use crate::sync::lock;
 use dynamo_types::{self as types, DeltaSink, InstanceId, Request, Transport};
 use rustc_hash::FxHashMap;
@@ -17,6 +18,9 @@ use tokio::time::{Instant, timeout};
 
 /// Bytes of a request that its frame needs besides its tokens, at most in practice; only the bound on what waits uses it.
 const REQUEST_BYTES: usize = 512;
+
+/// What is kept of a worker's name for its program.
+const AGENT_MAX_CHARS: usize = 64;
 
 /// MessagePack's largest form of a token id.
 const TOKEN_BYTES: usize = 5;
@@ -32,7 +36,10 @@ pub(super) struct Link {
 
 #[derive(Default)]
 struct State {
-    streams: FxHashMap<u64, mailbox::Sender>,
+    streams: FxHashMap<u64, Stream>,
+    place: Place,
+    /// What the worker's hello said of its program.
+    agent: Option<Arc<str>>,
     next_stream: u64,
     opens: VecDeque<Open>,
     opens_bytes: usize,
@@ -42,11 +49,16 @@ struct State {
     fault: Option<Error>,
 }
 
+struct Stream {
+    sender: mailbox::Sender,
+    call: Call,
+}
+
 /// The hello of either side.
 pub(crate) fn hello(options: &Options, token: Option<&str>) -> Hello {
     Hello {
         version: frame::VERSION,
-        agent: concat!("dynamo/", env!("CARGO_PKG_VERSION")).to_owned(),
+        agent: crate::plane::AGENT.to_owned(),
         max_frame_bytes: options.max_frame_bytes as u64,
         token: token.map(str::to_owned),
     }
@@ -63,12 +75,18 @@ fn broken(error: &Error) -> types::Error {
 
 impl Link {
     pub(super) fn new(options: Options) -> Arc<Self> {
+        let state = State { place: Place::new(options.metrics.clone()), ..State::default() };
         Arc::new(Self {
             options,
-            state: Mutex::default(),
+            state: Mutex::new(state),
             work: Notify::new(),
             ended: watch::Sender::new(false),
         })
+    }
+
+    /// Name and version of the worker's program.
+    pub(super) fn agent(&self) -> Option<Arc<str>> {
+        lock(&self.state).agent.clone()
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -109,9 +127,10 @@ impl Link {
         let stream = state.next_stream;
         state.next_stream += 1;
         let (sender, receiver) = mailbox::channel();
-        state.streams.insert(stream, sender);
+        state.streams.insert(stream, Stream { sender, call: self.options.metrics.call() });
+        state.place.carry(streams + 1);
         state.opens_bytes = bytes;
-        state.opens.push_back(Open { stream, instance, request });
+        state.opens.push_back(Open { stream, instance, request, written_unix_ns: None });
         drop(state);
         self.work.notify_one();
         Ok((receiver, Guard { link: Arc::clone(self), stream }))
@@ -135,6 +154,10 @@ impl Link {
             let link = &ending.0;
             let error = link.session(&to, &*dial, &followed).await.err().unwrap_or(Error::Closed);
             tracing::debug!(%to, %error, "the connection to a worker ended");
+            // A worker that leaves when nobody wants anything of it is no fault.
+            if error != Error::Closed || !lock(&link.state).streams.is_empty() {
+                link.options.metrics.broke();
+            }
             link.finish(error);
         }
     }
@@ -147,6 +170,12 @@ impl Link {
         };
         let (mut reader, mut writer, peer_limit) =
             timeout(limit, connect).await.map_err(|_| Error::Timeout(limit))??;
+        reader.count_into(&self.options.metrics);
+        {
+            let mut state = lock(&self.state);
+            let streams = state.streams.len();
+            state.place.enter(streams);
+        }
         tokio::select! {
             ended = self.listen(&mut reader, followed) => ended,
             ended = self.speak(&mut writer, followed, peer_limit) => ended,
@@ -178,6 +207,8 @@ impl Link {
                 frame::VERSION
             )));
         }
+        let agent: String = answer.agent.chars().take(AGENT_MAX_CHARS).collect();
+        lock(&self.state).agent = Some(agent).filter(|agent| !agent.is_empty()).map(Arc::from);
         Ok((reader, writer, usize::try_from(answer.max_frame_bytes).unwrap_or(usize::MAX)))
     }
 
@@ -204,8 +235,9 @@ impl Link {
         let mut state = lock(&self.state);
         for Item { stream, delta, error } in items {
             // Unknown streams were cancelled meanwhile.
-            let Some(sender) = state.streams.get_mut(&stream) else { continue };
+            let Some(Stream { sender, call }) = state.streams.get_mut(&stream) else { continue };
             let ends = delta.finish.is_some() || error.is_some();
+            call.heard();
             sender.push(delta);
             if let Some(error) = error {
                 sender.fail(error);
@@ -214,6 +246,8 @@ impl Link {
                 state.streams.remove(&stream);
             }
         }
+        let streams = state.streams.len();
+        state.place.carry(streams);
     }
 
     async fn speak<W: AsyncWrite + Unpin>(
@@ -226,7 +260,7 @@ impl Link {
         let mut beat = Instant::now() + self.options.beat_every;
         let mut number = 0;
         loop {
-            self.collect(&mut bytes, followed, peer_limit)?;
+            let requests = self.collect(&mut bytes, followed, peer_limit)?;
             if bytes.is_empty() {
                 tokio::select! {
                     () = self.work.notified() => {}
@@ -237,7 +271,9 @@ impl Link {
                 }
             }
             if !bytes.is_empty() {
+                let begun = Instant::now();
                 frame::send(writer, &bytes, self.options.dead_after).await?;
+                self.options.metrics.wrote(requests, bytes.len(), begun.elapsed());
                 bytes.clear();
                 bytes.shrink_to(1 << 20);
                 beat = Instant::now() + self.options.beat_every;
@@ -245,10 +281,17 @@ impl Link {
         }
     }
 
-    /// Everything that waits to be written.
-    fn collect(&self, bytes: &mut Vec<u8>, followed: &Followed, peer_limit: usize) -> Result<(), Error> {
+    /// Everything that waits to be written, and how many requests that is.
+    fn collect(&self, bytes: &mut Vec<u8>, followed: &Followed, peer_limit: usize) -> Result<usize, Error> {
         let mut state = lock(&self.state);
         let opens = std::mem::take(&mut state.opens);
+        let requests = opens.len();
+        let now = std::time::Instant::now();
+        for open in &opens {
+            if let Some(Stream { call, .. }) = state.streams.get_mut(&open.stream) {
+                call.written(now);
+            }
+        }
         let streams = std::mem::take(&mut state.cancels);
         let subscribe = std::mem::take(&mut state.subscribe);
         state.opens_bytes = 0;
@@ -257,19 +300,25 @@ impl Link {
             let positions = followed.events.positions();
             frame::write(bytes, Kind::Subscribe, &Subscribe { positions }, peer_limit)?;
         }
+        let written_unix_ns = (requests > 0).then(unix_ns);
         for open in opens {
+            let open = Open { written_unix_ns, ..open };
             if let Err(error) = frame::write(bytes, Kind::Open, &open, peer_limit) {
                 let refused = too_large(&error);
-                let sender = lock(&self.state).streams.remove(&open.stream);
-                if let Some(mut sender) = sender {
-                    sender.fail(refused);
+                let mut state = lock(&self.state);
+                let stream = state.streams.remove(&open.stream);
+                let streams = state.streams.len();
+                state.place.carry(streams);
+                drop(state);
+                if let Some(mut stream) = stream {
+                    stream.sender.fail(refused);
                 }
             }
         }
         if !streams.is_empty() {
             frame::write(bytes, Kind::Cancel, &Cancel { streams }, peer_limit)?;
         }
-        Ok(())
+        Ok(requests)
     }
 
     fn finish(&self, error: Error) {
@@ -278,9 +327,10 @@ impl Link {
         let streams = std::mem::take(&mut state.streams);
         state.opens = VecDeque::new();
         state.cancels = Vec::new();
+        state.place.leave();
         drop(state);
-        for (_, mut sender) in streams {
-            sender.fail(broken(&fault));
+        for (_, mut stream) in streams {
+            stream.sender.fail(broken(&fault));
         }
         self.ended.send_replace(true);
     }
@@ -288,7 +338,9 @@ impl Link {
     /// A stream whose reader left.
     fn cancel(&self, stream: u64) {
         let mut state = lock(&self.state);
-        let Some(sender) = state.streams.remove(&stream) else { return };
+        let Some(ended) = state.streams.remove(&stream) else { return };
+        let streams = state.streams.len();
+        state.place.carry(streams);
         let before = state.opens.len();
         state.opens.retain(|open| open.stream != stream);
         // What was never sent needs no goodbye.
@@ -296,7 +348,7 @@ impl Link {
             state.cancels.push(stream);
         }
         drop(state);
-        drop(sender);
+        drop(ended);
         self.work.notify_one();
     }
 }

@@ -20,6 +20,7 @@ pub(crate) use link::hello;
 pub use server::Hub;
 
 use crate::BoxFuture;
+use crate::plane::Metrics;
 use dynamo_types::Transport;
 use std::fmt;
 use std::time::Duration;
@@ -55,6 +56,8 @@ pub struct Options {
     pub dead_after: Duration,
     /// The secret that callers must show. None: everybody may call.
     pub token: Option<String>,
+    /// What is counted.
+    pub metrics: Metrics,
 }
 
 impl Default for Options {
@@ -68,6 +71,7 @@ impl Default for Options {
             beat_every: Duration::from_secs(1),
             dead_after: Duration::from_secs(5),
             token: None,
+            metrics: Metrics::default(),
         }
     }
 }

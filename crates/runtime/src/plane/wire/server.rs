@@ -226,7 +226,7 @@ async fn listen<R: AsyncRead + Unpin>(
 /// # Errors
 /// What breaks the connection: not a request that is not understood, which is one stream's misfortune.
 fn open(body: &[u8], hub: &Hub, outbox: &Arc<Outbox>) -> Result<(), Error> {
-    let Open { stream, instance, request } = match frame::parse(body) {
+    let Open { stream, instance, request, written_unix_ns } = match frame::parse(body) {
         Ok(open) => open,
         Err(error) => {
             let Opened { stream } = frame::parse(body)?;
@@ -235,6 +235,7 @@ fn open(body: &[u8], hub: &Hub, outbox: &Arc<Outbox>) -> Result<(), Error> {
             return Ok(());
         }
     };
+    hub.options.metrics.arrived(body.len(), written_unix_ns);
     match outbox.open(stream, hub.options.max_streams) {
         None => return Err(Error::Decode(format!("stream {stream} was begun twice"))),
         Some(Ok(mut sink)) => {
@@ -278,11 +279,14 @@ async fn speak<W: AsyncWrite + Unpin>(
                 frame::write(&mut bytes, Kind::Pong, &Beat { number: 0 }, peer_limit)?;
             }
         }
+        let before = bytes.len();
         append_items(&mut bytes, outbox.take(), peer_limit)?;
+        let answers = bytes.len() - before;
         append_events(&mut bytes, news, subscription.as_mut(), peer_limit)?;
         if !bytes.is_empty() {
             frame::send(&mut writer, &bytes, hub.options.dead_after).await?;
             outbox.wrote();
+            hub.options.metrics.answered(answers);
             bytes.clear();
             bytes.shrink_to(1 << 20);
             beat = Instant::now() + hub.options.beat_every;
