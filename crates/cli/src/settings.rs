@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 mod etcd;
+mod nats;
+
+pub(crate) use nats::{NatsSettings, RequestTransport};
 
 /// Everything that can be set about `dynamo serve`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,6 +31,7 @@ pub(crate) struct Settings {
     pub(crate) worker: WorkerSettings,
     pub(crate) discovery: DiscoverySettings,
     pub(crate) request_plane: RequestPlaneSettings,
+    pub(crate) nats: NatsSettings,
 }
 
 /// How processes find each other.
@@ -60,6 +64,7 @@ pub(crate) enum DiscoveryBackend {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RequestPlaneSettings {
+    pub(crate) transport: RequestTransport,
     pub(crate) host: String,
     pub(crate) port: u16,
     /// None: the address that is listened on.
@@ -75,6 +80,7 @@ impl Default for RequestPlaneSettings {
         let options = wire::Options::default();
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
+            transport: RequestTransport::default(),
             host: "127.0.0.1".into(),
             port: 0,
             advertised_host: None,
@@ -173,6 +179,7 @@ impl Default for Settings {
             worker: WorkerSettings::default(),
             discovery: DiscoverySettings::default(),
             request_plane: RequestPlaneSettings::default(),
+            nats: NatsSettings::default(),
         }
     }
 }
@@ -208,6 +215,7 @@ impl Settings {
             return Err(format!("workers: expected 1 to {MAX_WORKERS}, found {}", self.workers));
         }
         self.request_plane.check()?;
+        self.nats.options(&self.request_plane)?;
         self.discovery.check()?;
         if self.engine == Engine::Scripted && self.script.is_none() {
             return Err("script: --engine scripted needs --script FILE, found none".into());
@@ -270,7 +278,8 @@ pub(crate) fn schema() -> Schema {
         .chain(trace_keys())
         .chain(worker_keys())
         .chain(fleet_keys())
-        .chain(etcd::keys());
+        .chain(etcd::keys())
+        .chain(nats::keys());
     Schema::new(keys).other_env(&["DYN_LOG"])
 }
 

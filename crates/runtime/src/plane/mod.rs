@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod conformance;
 mod in_process;
+pub mod nats;
 pub mod tcp;
 pub mod wire;
 
