@@ -189,6 +189,10 @@ pub(crate) struct CommonFlags {
     #[arg(long, value_name = "BACKEND")]
     discovery_backend: Option<String>,
 
+    /// How frontends reach workers: tcp or nats (see NATS_SERVER) [default: tcp]
+    #[arg(long, value_name = "TRANSPORT")]
+    request_plane: Option<String>,
+
     /// Directory of the file backend [default: dynamo_store_kv in the directory for temporary files]
     #[arg(long, value_name = "DIR")]
     discovery_path: Option<String>,
@@ -261,6 +265,7 @@ impl CommonFlags {
         let common = [
             ("discovery.backend", &self.discovery_backend),
             ("discovery.path", &self.discovery_path),
+            ("request_plane.transport", &self.request_plane),
             ("log_format", &self.log_format),
         ];
         let mut overrides: Vec<(String, String)> = of_the_role

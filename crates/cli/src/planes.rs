@@ -1,11 +1,12 @@
 //! What the roles plug into: request plane, discovery, event plane, metrics, traces.
 
-use crate::settings::{DiscoveryBackend, Settings};
+use crate::settings::{DiscoveryBackend, RequestTransport, Settings};
 use dynamo_frontend::Frontend;
 use dynamo_runtime::discovery::{self, Discovery, Etcd, File, Memory};
 use dynamo_runtime::events::{self, EventPlane, Local};
 use dynamo_runtime::metrics::{self, Registry, executor};
-use dynamo_runtime::plane::{self, ByTransport, InProcess, RequestPlane, tcp, wire};
+use dynamo_runtime::plane::wire::{self, Dial};
+use dynamo_runtime::plane::{self, ByTransport, InProcess, RequestPlane, nats, tcp};
 use dynamo_runtime::system::{Health, System};
 use dynamo_runtime::trace::{Exporter, Tracer};
 use dynamo_types::Transport;
@@ -43,9 +44,25 @@ struct FleetPlanes {
     server: Option<Served>,
 }
 
-struct Served {
-    server: tcp::Server,
-    address: String,
+enum Served {
+    Tcp { server: tcp::Server, address: String },
+    Nats(nats::Server),
+}
+
+impl Served {
+    fn transport(&self) -> Transport {
+        match self {
+            Self::Tcp { address, .. } => Transport::Tcp(address.clone()),
+            Self::Nats(server) => Transport::Nats(server.subject().to_owned()),
+        }
+    }
+
+    async fn settled(&self) {
+        match self {
+            Self::Tcp { server, .. } => server.settled().await,
+            Self::Nats(server) => server.settled().await,
+        }
+    }
 }
 
 impl Planes {
@@ -80,13 +97,21 @@ impl Planes {
         let (registry, metrics) = families(settings)?;
         let options = wire::Options { metrics, ..settings.request_plane.options()? };
         let heard = Arc::new(Local::new(events::Options::default()));
+        let nats = nats::Dialer::new(settings.nats.options(&settings.request_plane)?);
+        let is_nats = settings.request_plane.transport == RequestTransport::Nats;
+        if is_nats && !serves {
+            nats.check().await.map_err(|error| error.to_string())?;
+        }
         let tls = settings.request_plane.tls()?;
-        let dialer = Arc::new(tcp::Dialer::new(&tls));
-        let caller = wire::Caller::new(options.clone(), Arc::clone(&heard), dialer);
+        // Workers are called as they say, whatever those of this process are called by.
+        let ways: Vec<Arc<dyn Dial>> = vec![Arc::new(tcp::Dialer::new(&tls)), Arc::new(nats)];
+        let caller = wire::Caller::new(options.clone(), Arc::clone(&heard), Arc::new(ways));
         let fleet = FleetPlanes { options, tls, caller, server: None };
         let mut planes = Self::with(settings, registry, store, Some((fleet, heard)))?;
-        if serves {
-            planes.listen(settings).await?;
+        match (serves, is_nats) {
+            (false, _) => {}
+            (true, false) => planes.listen(settings).await?,
+            (true, true) => planes.connect(settings).await?,
         }
         Ok(planes)
     }
@@ -137,7 +162,18 @@ impl Planes {
         }
         let host = plane.advertised_host.as_ref().unwrap_or(&plane.host);
         let address = fleet.tls.address(format!("{host}:{}", server.local_addr().port()));
-        fleet.server = Some(Served { server, address });
+        fleet.server = Some(Served::Tcp { server, address });
+        Ok(())
+    }
+
+    /// [`Planes::listen`] over NATS.
+    async fn connect(&mut self, settings: &Settings) -> Result<(), String> {
+        let Some(fleet) = &mut self.fleet else { return Ok(()) };
+        let nats = settings.nats.options(&settings.request_plane)?;
+        let own = Arc::clone(&self.own);
+        let options = fleet.options.clone();
+        let server = nats::Server::start(nats, &settings.namespace, &self.served, own, options).await;
+        fleet.server = Some(Served::Nats(server.map_err(|error| error.to_string())?));
         Ok(())
     }
 
@@ -151,13 +187,13 @@ impl Planes {
     /// How the workers of this process are reached.
     pub(crate) fn transport(&self) -> Transport {
         let served = self.fleet.as_ref().and_then(|fleet| fleet.server.as_ref());
-        served.map_or(Transport::InProcess, |served| Transport::Tcp(served.address.clone()))
+        served.map_or(Transport::InProcess, Served::transport)
     }
 
     /// Completes when what the workers of this process said last is on its way.
     pub(crate) async fn settled(&self) {
         if let Some(served) = self.fleet.as_ref().and_then(|fleet| fleet.server.as_ref()) {
-            served.server.settled().await;
+            served.settled().await;
         }
     }
 

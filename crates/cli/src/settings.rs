@@ -9,9 +9,11 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 mod etcd;
+mod nats;
 mod plane_tls;
 mod system;
 
+pub(crate) use nats::{NatsSettings, RequestTransport};
 pub(crate) use system::SystemSettings;
 
 /// Everything that can be set about `dynamo serve`.
@@ -33,6 +35,7 @@ pub(crate) struct Settings {
     pub(crate) discovery: DiscoverySettings,
     pub(crate) request_plane: RequestPlaneSettings,
     pub(crate) system: SystemSettings,
+    pub(crate) nats: NatsSettings,
 }
 
 /// How processes find each other.
@@ -65,6 +68,7 @@ pub(crate) enum DiscoveryBackend {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RequestPlaneSettings {
+    pub(crate) transport: RequestTransport,
     pub(crate) host: String,
     pub(crate) port: u16,
     /// None: the address that is listened on.
@@ -87,6 +91,7 @@ impl Default for RequestPlaneSettings {
         let options = wire::Options::default();
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
+            transport: RequestTransport::default(),
             host: "127.0.0.1".into(),
             port: 0,
             advertised_host: None,
@@ -193,6 +198,7 @@ impl Default for Settings {
             discovery: DiscoverySettings::default(),
             request_plane: RequestPlaneSettings::default(),
             system: SystemSettings::default(),
+            nats: NatsSettings::default(),
         }
     }
 }
@@ -228,6 +234,7 @@ impl Settings {
             return Err(format!("workers: expected 1 to {MAX_WORKERS}, found {}", self.workers));
         }
         self.request_plane.check()?;
+        self.nats.options(&self.request_plane)?;
         self.discovery.check()?;
         self.system.check()?;
         if self.engine == Engine::Scripted && self.script.is_none() {
@@ -293,6 +300,7 @@ pub(crate) fn schema() -> Schema {
         .chain(fleet_keys())
         .chain(etcd::keys())
         .chain(plane_tls::keys())
+        .chain(nats::keys())
         .chain(system::keys());
     Schema::new(keys).other_env(&["DYN_LOG", "DYN_METRICS_*"])
 }

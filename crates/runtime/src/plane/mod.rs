@@ -7,6 +7,7 @@
 mod conformance;
 mod in_process;
 mod metrics;
+pub mod nats;
 pub mod tcp;
 pub mod wire;
 

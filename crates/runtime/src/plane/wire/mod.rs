@@ -23,6 +23,7 @@ use crate::BoxFuture;
 use crate::plane::Metrics;
 use dynamo_types::Transport;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -98,6 +99,20 @@ pub enum Error {
     Refused(String),
     /// The peer closed the connection.
     Closed,
+}
+
+/// Several ways, each to those whom it reaches.
+impl Dial for Vec<Arc<dyn Dial>> {
+    fn reaches(&self, transport: &Transport) -> bool {
+        self.iter().any(|way| way.reaches(transport))
+    }
+
+    fn dial<'a>(&'a self, transport: &'a Transport) -> BoxFuture<'a, Result<Streams, Error>> {
+        match self.iter().find(|way| way.reaches(transport)) {
+            Some(way) => way.dial(transport),
+            None => Box::pin(std::future::ready(Err(Error::unreached(transport)))),
+        }
+    }
 }
 
 impl Error {
