@@ -6,6 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
 
 require_toolchain
+require_services
 DYNAMO_MODEL="${DYNAMO_MODEL:-$(scripts/fetch-model.sh)}"
 export DYNAMO_MODEL
 cargo build "${SELECTION[@]}" --bins

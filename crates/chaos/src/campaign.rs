@@ -1,13 +1,15 @@
 //! The campaign: the answers as they should be, then the same questions while things break, then the books.
 
 use crate::answer::{Answer, Circumstances, End, Verdict, judge};
+use crate::board::Board;
 use crate::cases::{Case, Visit, cases, visits};
 use crate::client::{Manner, ask, get};
 use crate::ledger::{unbalanced, unserved};
 use crate::log::{Law, Log};
-use crate::member::{Board, Member};
+use crate::member::{Member, Store};
+use crate::network::{Kind, Link};
 use crate::options::Options;
-use crate::schedule::{self, Fleet, Group, Step};
+use crate::schedule::{self, Fleet, Step};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -48,18 +50,10 @@ struct Tally {
 ///
 /// # Errors
 /// One line: it cannot be run.
-pub(crate) async fn run(options: &Options, log: Log) -> Result<Arc<Board>, String> {
-    let fleet = Fleet {
-        frontends: options.frontends,
-        mock_workers: options.mock_workers,
-        model_workers: options.model_workers,
-    };
+pub(crate) async fn run(options: &Options, network: Kind, log: Log) -> Result<Arc<Board>, String> {
+    let fleet = options.fleet();
     let board = Arc::new(Board::new(log, (0..fleet.members()).map(|member| fleet.group(member))));
-    let mut members = Vec::new();
-    for member in 0..fleet.members() {
-        members.push(Member::new(member, fleet.group(member), options, &board).await?);
-    }
-    let mut members = all(members, async |mut member| {
+    let mut members = all(members(options, network, &board).await?, async |mut member| {
         member.start().await;
         member
     })
@@ -67,7 +61,7 @@ pub(crate) async fn run(options: &Options, log: Log) -> Result<Arc<Board>, Strin
     let campaign = Arc::new(Campaign {
         cases: cases(options.seed, fleet.mock_workers > 0, fleet.model_workers > 0),
         frontends: fleet.frontends,
-        workers: fleet.mock_workers + fleet.model_workers,
+        workers: fleet.workers(),
         board: Arc::clone(&board),
     });
     campaign.settle(Books::Unwritten).await;
@@ -77,9 +71,27 @@ pub(crate) async fn run(options: &Options, log: Log) -> Result<Arc<Board>, Strin
     campaign.settle(Books::Unwritten).await;
     campaign.afterwards(&expected).await;
     campaign.settle(Books::Balanced).await;
-    finish(members, fleet.frontends).await;
+    finish(members, &fleet).await;
     read_logs(&board.log, options);
     Ok(board)
+}
+
+/// None of them started.
+async fn members(options: &Options, network: Kind, board: &Arc<Board>) -> Result<Vec<Member>, String> {
+    let fleet = options.fleet();
+    let mut stores = Vec::new();
+    let mut store = Store::Folder(board.log.folder().join("store"));
+    for number in fleet.frontends + fleet.workers()..fleet.members() {
+        let link = Link::to_store().await?;
+        store = Store::Etcd(link.outer());
+        stores.push(Member::store(number, options, link, board));
+    }
+    let mut members = Vec::new();
+    for number in 0..fleet.frontends + fleet.workers() {
+        members.push(Member::new(number, options, network, &store, board).await?);
+    }
+    members.extend(stores);
+    Ok(members)
 }
 
 /// Does the same with all members at once, and keeps their order.
@@ -196,10 +208,9 @@ impl Campaign {
         let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let steps = if options.calm { Vec::new() } else { schedule::plan(options.seed, fleet, duration_ms) };
         self.board.log.tell(&format!("{} steps, {} streams", steps.len(), options.streams));
-        let number = std::sync::atomic::AtomicUsize::new(0);
         let living = all(members, |member| {
-            let number = number.fetch_add(1, Ordering::Relaxed);
-            let steps: Vec<Step> = steps.iter().filter(|step| step.member == number).copied().collect();
+            let steps: Vec<Step> =
+                steps.iter().filter(|step| step.member == member.number()).copied().collect();
             member.live(steps, begun)
         });
         let visits = visits(options.seed, &self.cases, self.frontends, options.streams, duration);
@@ -342,10 +353,11 @@ fn whole(text: &str) -> Option<Value> {
     serde_json::from_str(text).ok()
 }
 
-/// Frontends first: what they have accepted needs the workers.
-async fn finish(mut members: Vec<Member>, frontends: usize) {
-    let workers = members.split_off(frontends.min(members.len()));
-    for group in [members, workers] {
+/// Frontends first: what they have accepted needs the workers. The store last: those who leave say so.
+async fn finish(mut members: Vec<Member>, fleet: &Fleet) {
+    let stores = members.split_off(members.len().min(fleet.frontends + fleet.workers()));
+    let workers = members.split_off(members.len().min(fleet.frontends));
+    for group in [members, workers, stores] {
         all(group, async |mut member| {
             member.check();
             member.terminate();
@@ -381,22 +393,11 @@ fn read_logs(log: &Log, options: &Options) {
 
 /// For a person who wants to know before.
 pub(crate) fn schedule_of(options: &Options) -> Vec<String> {
-    let fleet = Fleet {
-        frontends: options.frontends,
-        mock_workers: options.mock_workers,
-        model_workers: options.model_workers,
-    };
+    let fleet = options.fleet();
     let duration_ms = u64::try_from(options.duration().as_millis()).unwrap_or(u64::MAX);
     let steps = schedule::plan(options.seed, &fleet, duration_ms);
-    let name = |member| if fleet.group(member) == Group::Frontends { "frontend" } else { "worker" };
     let line = |step: &Step| {
-        format!(
-            "{:9.3} s  {}-{}: {}",
-            step.at_ms as f64 / 1000.0,
-            name(step.member),
-            step.member,
-            step.action
-        )
+        format!("{:9.3} s  {}: {}", step.at_ms as f64 / 1000.0, fleet.name(step.member), step.action)
     };
     steps.iter().map(line).collect()
 }

@@ -3,6 +3,7 @@
 //! balance. All of it is a function of a seed.
 
 mod answer;
+mod board;
 mod campaign;
 mod cases;
 mod client;
@@ -10,13 +11,16 @@ mod dice;
 mod ledger;
 mod log;
 mod member;
+mod network;
 mod options;
 mod process;
 mod proxy;
 mod schedule;
+mod wire;
 
 use clap::Parser;
 use log::{Law, Log};
+use network::Kind;
 use options::Options;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -25,6 +29,8 @@ use std::process::ExitCode;
 const EXIT_WRONG: u8 = 1;
 /// The campaign could not be run.
 const EXIT_NOT_RUN: u8 = 2;
+/// What a campaign in a network of its own is told.
+const INSIDE: &str = "--inside";
 /// Stopped by the person at the terminal.
 const EXIT_STOPPED: u8 = 130;
 
@@ -48,17 +54,31 @@ fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
+/// With namespaces, this program begins once more in a network of its own.
+fn network(options: &Options) -> Result<Kind, String> {
+    if options.inside {
+        wire::furnish()?;
+        return Ok(Kind::Namespaces);
+    }
+    if options.network == Kind::Proxies || (options.network == Kind::Auto && !wire::is_possible()) {
+        return Ok(Kind::Proxies);
+    }
+    Err(format!("unshare: {}", wire::enter(INSIDE)))
+}
+
 fn run(options: &Options) -> Result<ExitCode, String> {
+    let network = network(options)?;
     let named = options.logs.clone();
     let unique = format!("dynamo-chaos-{}-{}", options.seed, std::process::id());
     let folder = named.clone().unwrap_or_else(|| std::env::temp_dir().join(unique));
     let log = Log::new(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     log.tell(&format!(
-        "seed {}, {} frontends, {} mock workers, {} with a model, {} streams in {} min; logs in {}",
+        "seed {}, {} frontends, {} mock workers, {} with a model, {:?}, {network:?}, {} streams in {} min; logs in {}",
         options.seed,
         options.frontends,
         options.mock_workers,
         options.model_workers,
+        options.store,
         options.streams,
         options.minutes,
         folder.display()
@@ -71,7 +91,7 @@ fn run(options: &Options) -> Result<ExitCode, String> {
     // Whichever ends first drops the other, and with it every process.
     let board = runtime.block_on(async {
         tokio::select! {
-            ran = campaign::run(options, log) => ran.map(Some),
+            ran = campaign::run(options, network, log) => ran.map(Some),
             _ = tokio::signal::ctrl_c() => Ok(None),
         }
     });

@@ -1,15 +1,18 @@
 //! One process of the fleet through its lives, and what is done to it.
 
+use crate::board::{Board, Life};
+use crate::cases::{MOCK_MODEL, REAL_MODEL};
 use crate::client::get;
-use crate::log::{Law, Log};
+use crate::log::Law;
+use crate::network::{Kind, Link};
 use crate::options::Options;
 use crate::process::{Process, Signal};
-use crate::proxy::{self, Proxy};
-use crate::schedule::{Action, Group, Step, Weather};
-use std::net::SocketAddr;
+use crate::proxy::Proxy;
+use crate::schedule::{Action, Fleet, Group, Step};
+use std::net::{SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -19,72 +22,13 @@ const START_LIMIT: Duration = Duration::from_secs(90);
 /// Longer than a drain may take.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long a member must have been well before another of its group may break: it is found and connected to by then.
-const SETTLED: Duration = Duration::from_secs(4);
-
 const POLL: Duration = Duration::from_millis(25);
 
-/// One life of a frontend, as clients know it.
-pub(crate) struct Life {
-    pub(crate) address: SocketAddr,
-    pub(crate) killed: AtomicBool,
-    /// It was told to end: it finishes what it has.
-    pub(crate) leaving: AtomicBool,
-}
-
-/// What clients and members know of one another.
-pub(crate) struct Board {
-    pub(crate) log: Log,
-    places: Mutex<Vec<Place>>,
-}
-
-struct Place {
-    group: Group,
-    /// Since when it is well.
-    well: Option<Instant>,
-    life: Option<Arc<Life>>,
-}
-
-impl Board {
-    pub(crate) fn new(log: Log, groups: impl Iterator<Item = Group>) -> Self {
-        let places = groups.map(|group| Place { group, well: None, life: None }).collect();
-        Self { log, places: Mutex::new(places) }
-    }
-
-    fn places(&self) -> MutexGuard<'_, Vec<Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The frontend's life, if it takes requests.
-    pub(crate) fn door(&self, frontend: usize) -> Option<Arc<Life>> {
-        let places = self.places();
-        let life = places.get(frontend)?.life.clone()?;
-        (!life.killed.load(Ordering::Acquire) && !life.leaving.load(Ordering::Acquire)).then_some(life)
-    }
-
-    /// Marks it as broken, if enough others of its group are well.
-    fn may_break(&self, member: usize) -> bool {
-        let mut places = self.places();
-        let group = places[member].group;
-        let mut others =
-            places.iter().enumerate().filter(|(other, place)| *other != member && place.group == group);
-        let enough = others.clone().count().div_ceil(2);
-        let is_well = |place: &Place| place.well.is_some_and(|since| since.elapsed() >= SETTLED);
-        let well = others.by_ref().filter(|(_, place)| is_well(place)).count();
-        let may = enough > 0 && well >= enough && places[member].well.is_some();
-        if may {
-            places[member].well = None;
-        }
-        may
-    }
-
-    fn is_well(&self, member: usize) {
-        self.places()[member].well = Some(Instant::now());
-    }
-
-    fn set_life(&self, member: usize, life: Option<Arc<Life>>) {
-        self.places()[member].life = life;
-    }
+/// How processes find each other.
+#[derive(Clone, Debug)]
+pub(crate) enum Store {
+    Folder(PathBuf),
+    Etcd(SocketAddrV4),
 }
 
 /// A process that is started again and again at the same address.
@@ -92,11 +36,15 @@ pub(crate) struct Member {
     number: usize,
     name: String,
     group: Group,
-    program: PathBuf,
-    flags: Vec<String>,
+    command: Vec<String>,
+    /// What a store keeps.
+    data: Option<PathBuf>,
     /// Of the whole fleet.
     models: Vec<&'static str>,
-    proxy: Option<Proxy>,
+    /// From the others to it.
+    link: Option<Link>,
+    /// From it to the store.
+    way: Option<Proxy>,
     process: Option<Process>,
     lives: u32,
     life: Option<Arc<Life>>,
@@ -107,38 +55,91 @@ pub(crate) struct Member {
 }
 
 impl Member {
+    /// A frontend or a worker.
+    ///
     /// # Errors
-    /// One line: no port is free.
+    /// One line: no port is free, or there is no program.
     pub(crate) async fn new(
         number: usize,
-        group: Group,
         options: &Options,
+        network: Kind,
+        store: &Store,
         board: &Arc<Board>,
     ) -> Result<Self, String> {
-        let is_worker = group != Group::Frontends;
-        let proxy =
-            if is_worker { Some(Proxy::start().await.map_err(|error| error.to_string())?) } else { None };
-        let name = if is_worker { format!("worker-{number}") } else { format!("frontend-{number}") };
-        let store = board.log.folder().join("store");
-        let mut flags = flags(group, options, proxy.as_ref());
-        flags.extend(["--discovery-backend".into(), "file".into()]);
-        flags.extend(["--discovery-path".into(), store.display().to_string()]);
+        let fleet = options.fleet();
+        let group = fleet.group(number);
+        let link = match group.is_workers() {
+            true => Some(Link::to_worker(number - fleet.frontends, network).await?),
+            false => None,
+        };
+        let mut way = None;
+        let mut flags = flags(group, options, link.as_ref());
+        match store {
+            Store::Folder(folder) => {
+                flags.extend(["--discovery-backend".into(), "file".into()]);
+                flags.extend(["--discovery-path".into(), folder.display().to_string()]);
+            }
+            Store::Etcd(address) => {
+                let proxy = Link::way_to(link.as_ref(), *address).await?;
+                flags.extend(["--discovery-backend".into(), "etcd".into(), "--set".into()]);
+                flags.push(format!("discovery.etcd_endpoints=http://{}", proxy.address()));
+                way = Some(proxy);
+            }
+        }
         flags.extend(options.set.iter().flat_map(|pair| ["--set".to_owned(), pair.clone()]));
-        Ok(Self {
+        let mut command = link.as_ref().map(Link::prefix).unwrap_or_default();
+        command.push(options.program()?.display().to_string());
+        command.extend(flags);
+        Ok(Self { link, way, ..Self::idle(number, &fleet, command, options, board) })
+    }
+
+    /// A store, reached by `link`.
+    pub(crate) fn store(number: usize, options: &Options, link: Link, board: &Arc<Board>) -> Self {
+        let data = board.log.folder().join("etcd");
+        let (inner, outer) = (link.inner(), link.outer());
+        // Nobody is told of a peer, so any port will do.
+        let peer = format!("http://{}:0", inner.ip());
+        let data_flag = data.display().to_string();
+        let (listen, advertise) = (format!("http://{inner}"), format!("http://{outer}"));
+        let pairs = [
+            ("--data-dir", data_flag.as_str()),
+            ("--listen-client-urls", &listen),
+            ("--advertise-client-urls", &advertise),
+            ("--listen-peer-urls", &peer),
+        ];
+        let flags = pairs.iter().flat_map(|(name, value)| [(*name).to_owned(), (*value).to_owned()]);
+        let command = std::iter::once("etcd".to_owned()).chain(flags).collect();
+        let idle = Self::idle(number, &options.fleet(), command, options, board);
+        Self { link: Some(link), data: Some(data), ..idle }
+    }
+
+    fn idle(
+        number: usize,
+        fleet: &Fleet,
+        command: Vec<String>,
+        options: &Options,
+        board: &Arc<Board>,
+    ) -> Self {
+        Self {
             number,
-            name,
-            group,
-            program: options.program()?,
-            flags,
+            name: fleet.name(number),
+            group: fleet.group(number),
+            command,
+            data: None,
             models: options.models(),
-            proxy,
+            link: None,
+            way: None,
             process: None,
             lives: 0,
             life: None,
             is_leaving: false,
             is_broken: false,
             board: Arc::clone(board),
-        })
+        }
+    }
+
+    pub(crate) fn number(&self) -> usize {
+        self.number
     }
 
     fn fault(&self, what: &str) {
@@ -150,11 +151,15 @@ impl Member {
         self.lives += 1;
         self.is_leaving = false;
         let log = self.board.log.folder().join(format!("{}.{}.log", self.name, self.lives));
-        match Process::start(&self.program, &self.flags, log) {
+        match Process::start(&self.command, log) {
             Ok(process) => self.process = Some(process),
             Err(error) => return self.fault(&format!("cannot be started: {error}")),
         }
-        let mark = if self.group == Group::Frontends { "listening on http://" } else { "serving " };
+        let mark = match self.group {
+            Group::Frontends => "listening on http://",
+            Group::MockWorkers | Group::ModelWorkers => "serving ",
+            Group::Stores => "ready to serve client requests",
+        };
         let begun = Instant::now();
         let said = loop {
             let Some(process) = &mut self.process else { return };
@@ -216,7 +221,7 @@ impl Member {
     }
 
     async fn apply(&mut self, action: Action) {
-        let is_end = matches!(action, Action::Start | Action::Resume | Action::Network(Weather::Fair));
+        let is_end = action.is_end();
         if is_end && !std::mem::replace(&mut self.is_broken, false) {
             return;
         }
@@ -237,20 +242,38 @@ impl Member {
                 self.end().await;
                 self.start().await;
             }
-            Action::Network(weather) => {
-                if let Some(proxy) = &self.proxy {
-                    proxy.set(weather);
+            Action::StartEmpty => {
+                self.end().await;
+                self.forget();
+                self.start().await;
+            }
+            Action::Network(weather) => self.with_link(|link| link.set(weather)),
+            Action::Store(weather) => {
+                if let Some(way) = &self.way {
+                    way.set(weather);
                 }
             }
             Action::Cut => {
-                if let Some(proxy) = &self.proxy {
-                    proxy.cut();
-                }
+                self.with_link(Link::cut);
                 self.is_broken = false;
             }
         }
         if !self.is_broken && self.process.is_some() {
             self.board.is_well(self.number);
+        }
+    }
+
+    fn with_link(&self, does: impl FnOnce(&Link) -> Result<(), String>) {
+        if let Some(Err(fault)) = self.link.as_ref().map(does) {
+            self.fault(&fault);
+        }
+    }
+
+    /// What it kept is put aside.
+    fn forget(&self) {
+        let Some(data) = &self.data else { return };
+        if let Err(error) = std::fs::rename(data, data.with_extension(format!("lost-{}", self.lives))) {
+            self.fault(&format!("{}: {error}", data.display()));
         }
     }
 
@@ -268,7 +291,11 @@ impl Member {
         self.process = None;
     }
 
+    /// A store has no manners: it is killed.
     pub(crate) fn terminate(&mut self) {
+        if self.group == Group::Stores {
+            return self.kill();
+        }
         self.is_leaving = true;
         if let Some(life) = &self.life {
             life.leaving.store(true, Ordering::Release);
@@ -296,25 +323,28 @@ impl Member {
 }
 
 /// What a process of this group is told.
-fn flags(group: Group, options: &Options, proxy: Option<&Proxy>) -> Vec<String> {
-    let mut flags: Vec<String> = match group {
-        Group::Frontends => vec!["frontend".into(), "--port".into(), "0".into()],
-        Group::MockWorkers => ["worker", "--engine", "mock", "--served-model-name", crate::cases::MOCK_MODEL]
-            .map(str::to_owned)
-            .to_vec(),
-        Group::ModelWorkers => {
-            let mut flags = vec!["worker".to_owned()];
-            flags.extend(options.model());
-            flags.extend(
-                ["--served-model-name", crate::cases::REAL_MODEL, "--threads", "1"].map(str::to_owned),
-            );
-            flags
-        }
+fn flags(group: Group, options: &Options, link: Option<&Link>) -> Vec<String> {
+    let words: &[&str] = match group {
+        Group::Frontends => &["frontend", "--port", "0"],
+        _ => &["worker", "--workers", "1"],
     };
-    if let Some(proxy) = proxy {
-        flags.extend(["--workers".into(), "1".into()]);
-        flags.extend(["--request-plane-port".into(), proxy.port().to_string()]);
-        flags.extend(["--set".into(), format!("request_plane.advertised_host={}", proxy::HOST)]);
+    let mut flags: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    match group {
+        Group::MockWorkers => {
+            flags.extend(["--engine", "mock", "--served-model-name", MOCK_MODEL].map(str::to_owned));
+        }
+        Group::ModelWorkers => {
+            flags.extend(options.model());
+            flags.extend(["--served-model-name", REAL_MODEL, "--threads", "1"].map(str::to_owned));
+        }
+        Group::Frontends | Group::Stores => {}
+    }
+    if let Some(link) = link {
+        let (inner, outer) = (link.inner(), link.outer());
+        flags.extend(["--request-plane-port".into(), inner.port().to_string()]);
+        for pair in [("host", inner.ip()), ("advertised_host", outer.ip())] {
+            flags.extend(["--set".into(), format!("request_plane.{}={}", pair.0, pair.1)]);
+        }
     }
     flags
 }

@@ -1,6 +1,8 @@
 //! The command line.
 
 use crate::cases::{MOCK_MODEL, REAL_MODEL};
+use crate::network;
+use crate::schedule::Fleet;
 use clap::Parser;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -40,6 +42,18 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PATH")]
     pub(crate) bin: Option<PathBuf>,
 
+    /// How processes find each other
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) store: StoreKind,
+
+    /// What keeps processes apart
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) network: network::Kind,
+
+    /// It runs in a network of its own
+    #[arg(long, hide = true)]
+    pub(crate) inside: bool,
+
     /// Where logs go; kept if something is wrong [default: a directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) logs: Option<PathBuf>,
@@ -57,7 +71,26 @@ pub(crate) struct Options {
     pub(crate) set: Vec<String>,
 }
 
+/// How processes find each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum StoreKind {
+    /// By an etcd of the campaign's own, which breaks like everything else
+    #[default]
+    Etcd,
+    /// By files
+    File,
+}
+
 impl Options {
+    pub(crate) fn fleet(&self) -> Fleet {
+        Fleet {
+            frontends: self.frontends,
+            mock_workers: self.mock_workers,
+            model_workers: self.model_workers,
+            stores: usize::from(self.store == StoreKind::Etcd),
+        }
+    }
+
     /// # Errors
     /// One line: what cannot be run.
     pub(crate) fn check(&self) -> Result<(), String> {

@@ -2,25 +2,23 @@
 
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 /// What can be done to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
-    Kill,
     Terminate,
     Stop,
     Continue,
 }
 
 impl Signal {
-    fn number(self) -> libc::c_int {
+    fn name(self) -> &'static str {
         match self {
-            Self::Kill => libc::SIGKILL,
-            Self::Terminate => libc::SIGTERM,
-            Self::Stop => libc::SIGSTOP,
-            Self::Continue => libc::SIGCONT,
+            Self::Terminate => "TERM",
+            Self::Stop => "STOP",
+            Self::Continue => "CONT",
         }
     }
 }
@@ -33,8 +31,9 @@ pub(crate) struct Process {
 
 impl Process {
     /// What it says goes to `log`.
-    pub(crate) fn start(program: &Path, flags: &[String], log: PathBuf) -> io::Result<Self> {
+    pub(crate) fn start(command: &[String], log: PathBuf) -> io::Result<Self> {
         let out = File::create(&log)?;
+        let (program, flags) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let child = Command::new(program)
             .args(flags)
             .stdin(Stdio::null())
@@ -58,21 +57,20 @@ impl Process {
         self.child.try_wait().ok().flatten()
     }
 
-    #[expect(unsafe_code, reason = "no safe call of the standard library sends any signal but SIGKILL")]
+    /// The number is its own: it was not waited for, so no other process has it.
     pub(crate) fn signal(&mut self, signal: Signal) {
         if self.ended().is_some() {
             return;
         }
-        let Ok(id) = libc::pid_t::try_from(self.child.id()) else { return };
-        // SAFETY: no memory is passed. The process was not waited for, so its number is not another's.
-        let _ = unsafe { libc::kill(id, signal.number()) };
+        let line = format!("kill -{} {}", signal.name(), self.child.id());
+        let _ = Command::new("sh").args(["-c", &line]).stdin(Stdio::null()).status();
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.signal(Signal::Kill);
         // It dies of that even if it is stopped.
+        let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }

@@ -1,8 +1,8 @@
-//! The network between frontends and one worker, which can be made to fail.
+//! The network in front of one process, which can be made to fail.
 
 use crate::schedule::Weather;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -11,8 +11,11 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 
-/// Workers listen on 127.0.0.1 and tell frontends this address, with the same port.
+/// Where proxies are. Nobody else uses it, nor takes its ports for connections of its own.
 pub(crate) const HOST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// Where those are that proxies lead to.
+pub(crate) const BEHIND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 
 /// Read at once. Frames of a step are smaller, those of snapshots larger.
 const CHUNK_BYTES: usize = 4096;
@@ -27,25 +30,26 @@ struct State {
     cuts: u64,
 }
 
-/// Connections to it go on to the worker. Ends when dropped.
+/// Connections to it go on to a process. Ends when dropped.
 pub(crate) struct Proxy {
-    port: u16,
+    address: SocketAddrV4,
     state: watch::Sender<State>,
     task: AbortHandle,
 }
 
 impl Proxy {
-    /// Takes a port that is free now on the worker's address as well.
-    pub(crate) async fn start() -> io::Result<Self> {
-        let listener = TcpListener::bind((HOST, 0)).await?;
-        let port = listener.local_addr()?.port();
+    /// At a free port of `host`, in front of the same port of [`BEHIND`] or of somebody else.
+    pub(crate) async fn start(host: Ipv4Addr, to: Option<SocketAddrV4>) -> io::Result<Self> {
+        let listener = TcpListener::bind((host, 0)).await?;
+        let address = SocketAddrV4::new(host, listener.local_addr()?.port());
+        let to = to.unwrap_or(SocketAddrV4::new(BEHIND, address.port()));
         let (state, seen) = watch::channel(State::default());
-        let task = tokio::spawn(serve(listener, port, seen)).abort_handle();
-        Ok(Self { port, state, task })
+        let task = tokio::spawn(serve(listener, address, to, seen)).abort_handle();
+        Ok(Self { address, state, task })
     }
 
-    pub(crate) fn port(&self) -> u16 {
-        self.port
+    pub(crate) fn address(&self) -> SocketAddrV4 {
+        self.address
     }
 
     pub(crate) fn set(&self, weather: Weather) {
@@ -63,14 +67,19 @@ impl Drop for Proxy {
     }
 }
 
-async fn serve(listener: TcpListener, port: u16, mut state: watch::Receiver<State>) {
+async fn serve(
+    listener: TcpListener,
+    address: SocketAddrV4,
+    to: SocketAddrV4,
+    mut state: watch::Receiver<State>,
+) {
     let mut listener = Some(listener);
     let mut connections = JoinSet::new();
     loop {
         if state.borrow_and_update().weather == Weather::Refused {
             listener = None;
         } else if listener.is_none() {
-            match TcpListener::bind((HOST, port)).await {
+            match TcpListener::bind(address).await {
                 Ok(bound) => listener = Some(bound),
                 Err(_) => sleep(BIND_AGAIN).await,
             }
@@ -79,7 +88,7 @@ async fn serve(listener: TcpListener, port: u16, mut state: watch::Receiver<Stat
         tokio::select! {
             changed = state.changed() => if changed.is_err() { return },
             Some(accepted) = accept(listener.as_ref()) => {
-                connections.spawn(carry(accepted, port, state.clone()));
+                connections.spawn(carry(accepted, to.into(), state.clone()));
             }
             Some(_) = connections.join_next() => {}
         }
@@ -94,18 +103,17 @@ async fn accept(listener: Option<&TcpListener>) -> Option<TcpStream> {
     }
 }
 
-async fn carry(frontend: TcpStream, port: u16, state: watch::Receiver<State>) {
-    let worker = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let Ok(worker) = TcpStream::connect(worker).await else { return };
-    let _ = (frontend.set_nodelay(true), worker.set_nodelay(true));
+async fn carry(near: TcpStream, to: SocketAddr, state: watch::Receiver<State>) {
+    let Ok(far) = TcpStream::connect(to).await else { return };
+    let _ = (near.set_nodelay(true), far.set_nodelay(true));
     let cuts = state.borrow().cuts;
     let mut refused = state.clone();
-    let (from_frontend, to_frontend) = frontend.into_split();
-    let (from_worker, to_worker) = worker.into_split();
+    let (from_near, to_near) = near.into_split();
+    let (from_far, to_far) = far.into_split();
     // Whichever ends first ends the connection, as the end of a process would.
     tokio::select! {
-        () = pump(from_frontend, to_worker, state.clone(), None) => {}
-        () = pump(from_worker, to_frontend, state, Some(cuts)) => {}
+        () = pump(from_near, to_far, state.clone(), None) => {}
+        () = pump(from_far, to_near, state, Some(cuts)) => {}
         _ = refused.wait_for(|state| state.weather == Weather::Refused) => {}
     }
 }
@@ -143,9 +151,9 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(20);
 
-    /// A worker that says everything again.
+    /// One that says everything again.
     async fn echo(port: u16) -> JoinSet<()> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+        let listener = TcpListener::bind((BEHIND, port)).await.unwrap();
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let mut all = JoinSet::new();
@@ -166,9 +174,9 @@ mod tests {
 
     #[tokio::test]
     async fn weather_does_what_it_says() {
-        let proxy = Proxy::start().await.unwrap();
-        let _worker = echo(proxy.port()).await;
-        let address = (HOST, proxy.port());
+        let proxy = Proxy::start(HOST, None).await.unwrap();
+        let address = proxy.address();
+        let _behind = echo(address.port()).await;
         let mut stream = TcpStream::connect(address).await.unwrap();
         assert_eq!(say(&mut stream, b"fair").await.unwrap(), b"fair");
         // What was sent into the silence arrives after it.
