@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Lints, Rust tests, tests with the OpenAI SDK. Runs all of them whatever fails, then sums up; the last line is
-# `N passed, N failed`.
+# Lints, Rust tests, tests with the OpenAI SDK, the chaos campaign. Runs all of them whatever fails, then sums up; the
+# last line is `N passed, N failed`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
@@ -44,6 +44,7 @@ stage() {
 stage lint scripts/lint.sh
 stage cargo cargo test "${SELECTION[@]}" --no-fail-fast
 stage sdk scripts/sdk-tests.sh
+stage chaos scripts/chaos.sh
 
 printf '\n'
 if [ "$failed" != 0 ]; then

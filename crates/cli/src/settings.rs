@@ -369,7 +369,7 @@ fn frontend_keys() -> impl Iterator<Item = Key> {
             .env("DYN_MIGRATION_MAX_SEQ_LEN"),
         Key::new(
             "frontend.migration_wait_ms",
-            "Time an answer whose worker died waits for another one to join",
+            "Time an answer whose worker died waits for another one to join, or for it to be heard of again",
         ),
         Key::new(
             "frontend.token_gap_timeout_ms",

@@ -16,6 +16,7 @@ const GRAPH: &[(&str, Kind, &[&str])] = &[
     ("protocols", Kind::Pure, &["types"]),
     ("text", Kind::Pure, &["types"]),
     ("kv-index", Kind::Pure, &["types"]),
+    ("explore", Kind::Pure, &[]),
     ("guide", Kind::Pure, &["types"]),
     ("router", Kind::Pure, &["kv-index", "types"]),
     ("blocks", Kind::Pure, &["types"]),
@@ -26,6 +27,7 @@ const GRAPH: &[(&str, Kind, &[&str])] = &[
     ("engine", Kind::Shell, &["blocks", "guide", "model-files", "scheduler", "types"]),
     ("worker", Kind::Shell, &["engine", "guide", "mocker", "model-files", "runtime", "text", "types"]),
     ("frontend", Kind::Shell, &["protocols", "router", "runtime", "text", "types"]),
+    ("chaos", Kind::Whole, &["types"]),
     ("proofs", Kind::Whole, &["guide", "model-files", "protocols", "text", "types"]),
     (
         "cli",

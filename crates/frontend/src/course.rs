@@ -5,7 +5,7 @@
 
 use crate::dispatch::{Attempt, Failed, Job, Started, silent, stalled};
 use crate::facts::Placed;
-use crate::migration::{Verdict, continuation, ended};
+use crate::migration::{Failure, Outcome, continuation};
 use crate::model::Worker;
 use crate::patience::{Patience, Quiet};
 use dynamo_router::Booking;
@@ -40,8 +40,8 @@ pub(crate) struct Course {
     state: State,
     /// The answer so far: what the next worker gets behind the prompt.
     generated: Vec<u32>,
-    /// Workers that failed it, none twice.
-    failed: Vec<InstanceId>,
+    /// Who failed it, one for each try.
+    failed: Vec<Failure>,
     /// What the last of them said.
     fault: Option<Error>,
     cached_told: bool,
@@ -151,8 +151,9 @@ impl Course {
     fn could_move(&self, worker: InstanceId, error: &Error) -> bool {
         let job = &self.job;
         let suspended = job.model.router.suspended(job.shared.now_ms());
-        let is_other = |id| id != worker && !self.failed.contains(&id) && !suspended.contains(&id);
-        self.verdict(self.failed.len() + 1, error) == Verdict::Move
+        let has_failed = |id| id == worker || self.failed.iter().any(|failure| failure.worker == id);
+        let is_other = |id| !has_failed(id) && !suspended.contains(&id);
+        self.outcome(self.failed.len() + 1, error) == Outcome::Moves
             && job
                 .model
                 .workers()
@@ -160,11 +161,11 @@ impl Course {
                 .any(|other| is_other(other.instance.id) && other.takes(job.request.task))
     }
 
-    /// What becomes of it after so many workers, the last of them with this fault.
-    fn verdict(&self, failed: usize, error: &Error) -> Verdict {
+    /// What becomes of it after so many tries, the last of them with this fault.
+    fn outcome(&self, failed: usize, error: &Error) -> Outcome {
         let failed = u32::try_from(failed).unwrap_or(u32::MAX);
-        let rules = self.job.shared.migration_rules();
-        rules.judge(&self.job.request, self.generated.len(), failed, error)
+        let (job, eos) = (&self.job, &self.job.model.card.special.eos);
+        job.shared.migration_rules().after(&job.request, &self.generated, eos, failed, error)
     }
 
     fn begin(&mut self, started: Started) -> Delta {
@@ -200,19 +201,15 @@ impl Course {
         self.state = State::Over;
         let job = Arc::clone(&self.job);
         job.model.router.report(worker, Some(&error), job.shared.now_ms());
-        self.failed.push(worker);
-        if error.retryable()
-            && let Some(finish) = ended(&job.request, &self.generated, &job.model.card.special.eos)
-        {
-            return Ok(Some(Delta { finish: Some(finish), ..Delta::default() }));
-        }
-        match self.verdict(self.failed.len(), &error) {
-            Verdict::End => return Err(self.end(error)),
-            Verdict::TooLong => {
+        self.failed.push(Failure { worker, at: Instant::now() });
+        match self.outcome(self.failed.len(), &error) {
+            Outcome::Ended(finish) => return Ok(Some(Delta { finish: Some(finish), ..Delta::default() })),
+            Outcome::Fails => return Err(self.end(error)),
+            Outcome::TooLong => {
                 job.handles.migrations.too_long.inc();
                 return Err(self.end(error));
             }
-            Verdict::Move => {}
+            Outcome::Moves => {}
         }
         let begun = self.generated.len();
         self.log.in_scope(|| tracing::info!(%worker, %error, begun, "the answer moves to another worker"));

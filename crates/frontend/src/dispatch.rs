@@ -3,6 +3,7 @@
 
 use crate::facts::Placed;
 use crate::metrics::{Prompt, RequestMetrics, Stopwatch};
+use crate::migration::Failure;
 use crate::model::{Model, Worker};
 use crate::patience::{Patience, Quiet};
 use crate::shared::Shared;
@@ -13,6 +14,10 @@ use dynamo_types::{Class, Delta, Error, InstanceId, Request, Result, Task};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// How often those that failed an answer are looked at while nobody else can take it: who is heard of again does not
+/// announce itself.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// What is to be generated, and all that is needed to place it.
 pub(crate) struct Job {
@@ -50,8 +55,8 @@ pub(crate) struct Attempt {
     pub(crate) hashes: Option<Arc<[u64]>>,
     /// Tokens of the answer so far.
     pub(crate) generated: u32,
-    /// Workers that are not to be tried again.
-    pub(crate) failed: Vec<InstanceId>,
+    /// Who is not to be tried again, unless nobody else is left.
+    pub(crate) failed: Vec<Failure>,
     /// Somebody who could take it is waited for until then. None: not at all.
     pub(crate) until: Option<Instant>,
 }
@@ -80,27 +85,43 @@ impl Attempt {
         Ok(Started { stream, first, booking, worker, placed })
     }
 
-    /// Selects, if need be as soon as somebody joins.
+    /// Selects, if need be as soon as somebody joins or comes back.
     async fn place(&self) -> Result<dynamo_router::Selection> {
         loop {
             let joined = self.job.model.joined();
-            let error = match self.select() {
+            let error = match self.select(&self.failed) {
                 Err(error) if error.class() == Class::Unavailable => error,
                 selected => return selected,
             };
-            let Some(until) = self.until else { return Err(error) };
-            if tokio::time::timeout_at(until, joined).await.is_err() {
-                return Err(error);
+            let now = Instant::now();
+            let Some(until) = self.until.filter(|until| *until > now) else { return Err(error) };
+            let gone = self.gone(now);
+            if gone.len() < self.failed.len()
+                && let Ok(selection) = self.select(&gone)
+            {
+                return Ok(selection);
             }
+            // In time or not, it is looked again.
+            let _ = tokio::time::timeout_at(until.min(now + LOOK_AGAIN), joined).await;
         }
     }
 
-    fn select(&self) -> Result<dynamo_router::Selection> {
+    /// Those that failed it and were not heard of since.
+    fn gone(&self, now: Instant) -> Vec<Failure> {
+        let is_back = |failure: &Failure| {
+            let last = self.failed.iter().rev().find(|last| last.worker == failure.worker);
+            let worker = self.job.model.worker(failure.worker);
+            last.zip(worker).is_some_and(|(last, worker)| last.is_over(worker.quiet_for(now), now))
+        };
+        self.failed.iter().copied().filter(|failure| !is_back(failure)).collect()
+    }
+
+    fn select(&self, failed: &[Failure]) -> Result<dynamo_router::Selection> {
         let (job, routing) = (&self.job, &self.request.routing);
         let watch = Stopwatch::start();
         let mut span = job.shared.tracer.child("route", Kind::Internal, self.request.trace.as_ref());
         let mut excluded = job.model.unable(self.request.task);
-        excluded.extend_from_slice(&self.failed);
+        excluded.extend(failed.iter().map(|failure| failure.worker));
         let expected = job.expected_output_tokens;
         let selection = job.model.router.select(&Query {
             tokens: &self.request.tokens,

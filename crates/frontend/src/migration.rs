@@ -1,9 +1,28 @@
 //! The rules by which an answer moves to another worker, as pure functions (behaviour.md 10.1, DESIGN 3.10).
 //!
 //! One rule for what has not begun (R30) and for what breaks off in the middle: the prompt and what was generated so far
-//! go to a worker that has not failed this request yet.
+//! go to a worker that has not failed this request yet, or, if there is none, to one that did and was heard of since.
 
-use dynamo_types::{Error, FinishReason, Request};
+use dynamo_types::{Error, FinishReason, InstanceId, Request};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// What a worker said before it failed may be taken in this much later.
+const AFTERGLOW: Duration = Duration::from_millis(100);
+
+/// A worker that failed an answer, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) worker: InstanceId,
+    pub(crate) at: Instant,
+}
+
+impl Failure {
+    /// A sign of life came after the fault: it was the connection's, or is over. `quiet`: time since the last one.
+    pub(crate) fn is_over(&self, quiet: Duration, now: Instant) -> bool {
+        (now - self.at).saturating_sub(quiet) > AFTERGLOW
+    }
+}
 
 /// What a frontend allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +44,40 @@ pub(crate) enum Verdict {
     End,
 }
 
+/// What becomes of an answer that broke off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It is complete.
+    Ended(FinishReason),
+    Moves,
+    /// It would, but the sequence is longer than [`Rules::max_seq_len`].
+    TooLong,
+    /// The fault is the client's to know.
+    Fails,
+}
+
 impl Rules {
+    /// `generated` came of the answer to `request` before its worker said `error`, the last of `failed` that did.
+    pub(crate) fn after(
+        &self,
+        request: &Request,
+        generated: &[u32],
+        eos: &[u32],
+        failed: u32,
+        error: &Error,
+    ) -> Outcome {
+        if error.retryable()
+            && let Some(finish) = ended(request, generated, eos)
+        {
+            return Outcome::Ended(finish);
+        }
+        match self.judge(request, generated.len(), failed, error) {
+            Verdict::Move => Outcome::Moves,
+            Verdict::TooLong => Outcome::TooLong,
+            Verdict::End => Outcome::Fails,
+        }
+    }
+
     /// `failed` workers failed the client's `request`, the one that said `error` included; `generated` tokens of the
     /// answer have come.
     pub(crate) fn judge(&self, request: &Request, generated: usize, failed: u32, error: &Error) -> Verdict {
@@ -69,5 +121,7 @@ pub(crate) fn continuation(request: &Request, generated: &[u32], prompt_told: bo
     moved
 }
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;

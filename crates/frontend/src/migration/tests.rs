@@ -38,6 +38,18 @@ fn faults_that_another_worker_would_repeat_do_not_move() {
 }
 
 #[test]
+fn a_worker_is_back_when_it_was_heard_of_well_after_it_failed() {
+    let at = Instant::now();
+    let failure = Failure { worker: InstanceId(1), at };
+    let ms = Duration::from_millis;
+    for (quiet, now, is_over) in
+        [(0, 0, false), (0, 100, false), (0, 101, true), (1, 101, false), (900, 950, false)]
+    {
+        assert_eq!(failure.is_over(ms(quiet), at + ms(now)), is_over, "quiet for {quiet} ms after {now} ms");
+    }
+}
+
+#[test]
 fn a_limit_of_n_is_n_more_attempts() {
     let (plain, error) = (request(&[1], 10), Error::disconnected("x"));
     for limit in 0..5 {

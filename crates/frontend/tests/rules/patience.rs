@@ -3,6 +3,8 @@
 use crate::harness::{Ending, ROUTES, config, eventually};
 use crate::migration::{CHAT, Fleet, body, told};
 use dynamo_frontend::Config;
+use dynamo_runtime::events::EventPlane;
+use dynamo_types::{InstanceId, Load, WorkerRank};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -118,6 +120,38 @@ async fn r06_an_answer_without_workers_waits_for_one_to_join() {
             workers = vec![joined];
             let alone = || harness.frontend.ledger().booked.len() == 1;
             eventually("the one that failed it has left", alone).await;
+        }
+    }
+    fleet.check();
+    harness.balanced().await;
+}
+
+/// The connection to the only worker broke, and then it is heard of again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r06_an_answer_goes_on_where_it_failed_once_that_worker_is_back() {
+    let fleet = Fleet::default();
+    let settings = Config { migration_wait_ms: 60_000, ..config() };
+    let (harness, workers) = fleet.harness(1, settings).await;
+    let mut running = 0;
+    for at in [0, 3] {
+        for (route, stream) in ROUTES {
+            let body = body(route, stream, json!({}));
+            fleet.set(6, vec![]);
+            let expected = told(route, &harness.post(route, &body).await);
+            fleet.set(6, vec![(at, Ending::Reset)]);
+            let before = workers[0].requests().len();
+            let (reply, ()) = tokio::join!(harness.post(route, &body), async {
+                let failed = || workers[0].requests().len() == before + 1 && workers[0].open() == 0;
+                eventually("the worker fails it", failed).await;
+                let asked_again = || {
+                    running += 1;
+                    let load = Load { running, ..Load::default() };
+                    harness.events.publish_load(WorkerRank::new(InstanceId(1), 0), load);
+                    workers[0].requests().len() == before + 2
+                };
+                eventually("it is asked again", asked_again).await;
+            });
+            assert_eq!(told(route, &reply), expected, "{route} {stream}");
         }
     }
     fleet.check();

@@ -45,6 +45,7 @@ struct State {
     closed: bool,
 }
 
+#[derive(Clone)]
 struct Source {
     /// Of the last batch; none before the first.
     position: Option<Position>,
@@ -101,6 +102,14 @@ impl Source {
         }
         self.ring.push_back(Arc::new(batch));
         true
+    }
+
+    /// Takes over what the source holds, in place of all it said before.
+    fn replace(&mut self, batch: &KvEventBatch, options: &Options) {
+        self.ring.clear();
+        self.mirror = Mirror::new(options.snapshot_blocks);
+        batch.events.iter().for_each(|event| self.mirror.apply(event));
+        self.position = Some(Position { epoch: batch.epoch, sequence: batch.sequence });
     }
 
     /// What a subscriber at `at` needs next, and where it stands then. None if it has everything.
@@ -177,10 +186,7 @@ impl Local {
         let source = batch.source;
         let mut state = lock(&self.hub.state);
         let entry = state.sources.entry(source).or_insert_with(|| Source::new(&self.hub.options));
-        entry.ring.clear();
-        entry.mirror = Mirror::new(self.hub.options.snapshot_blocks);
-        batch.events.iter().for_each(|event| entry.mirror.apply(event));
-        entry.position = Some(Position { epoch: batch.epoch, sequence: batch.sequence });
+        entry.replace(batch, &self.hub.options);
         state.mark(source, false);
     }
 
@@ -308,6 +314,9 @@ impl Drop for Subscription {
         lock(&self.hub.state).subscribers.remove(&self.id);
     }
 }
+
+#[cfg(test)]
+mod model;
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@ use dynamo_types::{KvEvent, StorageTier, StoredBlock};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The blocks of one source, by tier and the engine's own name.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Mirror {
     blocks: FxHashMap<(StorageTier, u64), Held>,
     /// Counts stores, so that a snapshot lists blocks in the order in which they came.

@@ -42,6 +42,12 @@ pub struct Position {
     pub sequence: u64,
 }
 
+/// May a batch of this epoch be taken by who stands at `known`? A life begins with a snapshot. What comes before it is of a
+/// subscription that was made for others, and would hide what the source held until then.
+pub fn continues(known: Option<Position>, epoch: u64) -> bool {
+    known.is_some_and(|known| known.epoch == epoch)
+}
+
 /// What a subscriber gets.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {

@@ -4,7 +4,7 @@ use super::frame::{
     self, Batch, Beat, Cancel, Event, Events, GoAway, Hello, Item, Kind, Open, Reader, Subscribe,
 };
 use super::{Dial, Error, Options};
-use crate::events::{EventPlane, Local};
+use crate::events::{EventPlane, Local, continues};
 use crate::mailbox;
 use crate::plane::metrics::{Call, Place, unix_ns};
 use crate::sync::lock;
@@ -399,10 +399,8 @@ impl Followed {
             }
             match event {
                 Event::Snapshot(batch) => self.events.publish_snapshot(&batch),
-                // A subscription begins with a snapshot. What comes before it is of one that was made for others, and
-                // would hide what this worker held until then.
                 Event::Kv(batch) => {
-                    if self.events.position(source).is_some_and(|known| known.epoch == batch.epoch) {
+                    if continues(self.events.position(source), batch.epoch) {
                         self.events.publish_kv(Arc::unwrap_or_clone(batch));
                     }
                 }
