@@ -1,8 +1,7 @@
 //! The caller's side of one connection.
 
-use super::frame::{
-    self, Batch, Beat, Cancel, Event, Events, GoAway, Hello, Item, Kind, Open, Reader, Subscribe,
-};
+use super::batch::Batches;
+use super::frame::{self, Beat, Cancel, Event, Events, GoAway, Hello, Item, Kind, Open, Reader, Subscribe};
 use super::{Error, Options};
 use crate::events::{EventPlane, Local};
 use crate::mailbox;
@@ -183,9 +182,10 @@ impl Link {
         reader: &mut Reader<R>,
         followed: &Followed,
     ) -> Result<(), Error> {
+        let mut batches = Batches::default();
         while let Some((kind, body)) = reader.next().await? {
             match kind {
-                Kind::Batch => self.deliver(frame::parse::<Batch>(body)?.items),
+                Kind::Batch => self.deliver(batches.read(body)?),
                 Kind::Events => followed.apply(frame::parse(body)?),
                 Kind::GoAway => return Err(Error::Refused(frame::parse::<GoAway>(body)?.reason)),
                 Kind::Pong => {}
@@ -197,7 +197,7 @@ impl Link {
         Ok(())
     }
 
-    fn deliver(&self, items: Vec<Item>) {
+    fn deliver(&self, items: impl Iterator<Item = Item>) {
         let mut state = lock(&self.state);
         for Item { stream, delta, error } in items {
             // Unknown streams were cancelled meanwhile.

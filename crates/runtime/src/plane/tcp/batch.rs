@@ -1,0 +1,286 @@
+//! Reads batch frames, by hand: there is one for every step of every worker, and serde's general way took a tenth of all
+//! that a frontend does for a token. Only the usual form is read here, new tokens and an end. An item in any other form,
+//! one with fields from the future among them, is left to serde as a whole, so both ways know the same language.
+
+use super::Error;
+use super::frame::{self, Batch, Item};
+use dynamo_types::{Delta, FinishReason};
+use serde::Deserialize;
+use serde::de::value::{BorrowedStrDeserializer, Error as NoSuchVariant};
+
+/// Items for which memory is kept between two batches.
+const KEPT_ITEMS: usize = 1024;
+
+/// Reads batches into memory that is used again.
+#[derive(Default)]
+pub(super) struct Batches {
+    items: Vec<Item>,
+}
+
+impl Batches {
+    /// The items of a batch frame.
+    ///
+    /// # Errors
+    /// It is no batch. Nothing of it is handed out.
+    pub(super) fn read(&mut self, body: &[u8]) -> Result<impl Iterator<Item = Item> + '_, Error> {
+        self.items.clear();
+        self.items.shrink_to(KEPT_ITEMS);
+        match begin(body) {
+            Some((count, items)) => read_items(count, items, &mut self.items)?,
+            None => self.items = frame::parse::<Batch>(body)?.items,
+        }
+        Ok(self.items.drain(..))
+    }
+}
+
+/// How many items there are, and what follows; `None`: ask serde.
+fn begin(body: &[u8]) -> Option<(usize, Bytes<'_>)> {
+    let mut bytes = Bytes(body);
+    if bytes.map()? != 1 || bytes.text()? != b"items" {
+        return None;
+    }
+    Some((bytes.list()?, bytes))
+}
+
+fn read_items(count: usize, mut bytes: Bytes<'_>, items: &mut Vec<Item>) -> Result<(), Error> {
+    for _ in 0..count {
+        let mut ahead = bytes;
+        if let Some(item) = ahead.item() {
+            items.push(item);
+            bytes = ahead;
+        } else {
+            // Takes the bytes of one value and leaves the rest.
+            let item = rmp_serde::from_read(&mut bytes.0);
+            items.push(item.map_err(|error| Error::Decode(error.to_string()))?);
+        }
+    }
+    Ok(())
+}
+
+/// MessagePack that was not read yet. Every method takes one thing off the front; `None`: something else is there.
+#[derive(Clone, Copy)]
+struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        match self.byte()? {
+            small @ 0..0x80 => Some(u64::from(small)),
+            0xcc => self.byte().map(u64::from),
+            0xcd => self.array().map(u16::from_be_bytes).map(u64::from),
+            0xce => self.array().map(u32::from_be_bytes).map(u64::from),
+            0xcf => self.array().map(u64::from_be_bytes),
+            _ => None,
+        }
+    }
+
+    fn small_number(&mut self) -> Option<u32> {
+        self.number().and_then(|number| u32::try_from(number).ok())
+    }
+
+    /// How many entries a list has that begins here.
+    fn list(&mut self) -> Option<usize> {
+        match self.byte()? {
+            short @ 0x90..0xa0 => Some(usize::from(short & 0x0f)),
+            0xdc => self.array().map(u16::from_be_bytes).map(usize::from),
+            0xdd => self.array().map(u32::from_be_bytes).map(|count| count as usize),
+            _ => None,
+        }
+    }
+
+    /// How many fields a map has that begins here, if it is a short one.
+    fn map(&mut self) -> Option<usize> {
+        match self.byte()? {
+            short @ 0x80..0x90 => Some(usize::from(short & 0x0f)),
+            _ => None,
+        }
+    }
+
+    /// A short text.
+    fn text(&mut self) -> Option<&'a [u8]> {
+        let head @ 0xa0..0xc0 = self.byte()? else { return None };
+        let (text, rest) = self.0.split_at_checked(usize::from(head & 0x1f))?;
+        self.0 = rest;
+        Some(text)
+    }
+
+    fn item(&mut self) -> Option<Item> {
+        let (mut stream, mut delta) = (None, None);
+        for _ in 0..self.map()? {
+            match self.text()? {
+                b"stream" if stream.is_none() => stream = Some(self.number()?),
+                b"delta" if delta.is_none() => delta = Some(self.delta()?),
+                _ => return None,
+            }
+        }
+        Some(Item { stream: stream?, delta: delta.unwrap_or_default(), error: None })
+    }
+
+    fn delta(&mut self) -> Option<Delta> {
+        let mut delta = Delta::default();
+        for _ in 0..self.map()? {
+            match self.text()? {
+                b"tokens" if delta.tokens.is_empty() => delta.tokens = self.tokens()?,
+                b"cached_tokens" if delta.cached_tokens.is_none() => {
+                    delta.cached_tokens = Some(self.small_number()?);
+                }
+                b"finish" if delta.finish.is_none() => delta.finish = Some(self.finish()?),
+                _ => return None,
+            }
+        }
+        Some(delta)
+    }
+
+    fn tokens(&mut self) -> Option<Vec<u32>> {
+        // Each takes a byte at least: what is announced is not allocated before it is there.
+        let count = self.list().filter(|count| *count <= self.0.len())?;
+        let mut tokens = Vec::with_capacity(count);
+        for _ in 0..count {
+            tokens.push(self.small_number()?);
+        }
+        Some(tokens)
+    }
+
+    fn finish(&mut self) -> Option<FinishReason> {
+        let name = std::str::from_utf8(self.text()?).ok()?;
+        FinishReason::deserialize(BorrowedStrDeserializer::<NoSuchVariant>::new(name)).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dynamo_types::{Error as Fault, TokenLogprob};
+    use proptest::prelude::*;
+    use serde::Serialize;
+
+    /// An item as workers of any age may write it.
+    #[derive(Clone, Debug, Serialize)]
+    struct Newer {
+        stream: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        colour: Option<&'static str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        delta: Option<Delta>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<Fault>,
+    }
+
+    #[derive(Debug, Serialize)]
+    struct NewerBatch {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        step: Option<u64>,
+        items: Vec<Newer>,
+    }
+
+    fn number() -> impl Strategy<Value = u64> {
+        prop_oneof![0u64..300, 60_000u64..70_000, any::<u64>()]
+    }
+
+    fn finish() -> impl Strategy<Value = FinishReason> {
+        prop_oneof![
+            Just(FinishReason::Stop),
+            Just(FinishReason::Length),
+            Just(FinishReason::ToolCalls),
+            Just(FinishReason::ContentFilter),
+        ]
+    }
+
+    fn delta() -> impl Strategy<Value = Delta> {
+        let logprob = TokenLogprob { token: 3, logprob: -0.5, top: vec![(4, -1.5)] };
+        (
+            prop::collection::vec(number().prop_map(|number| number as u32), 0..20),
+            prop::option::weighted(0.2, number().prop_map(|number| number as u32)),
+            prop::option::weighted(0.2, finish()),
+            prop::option::weighted(0.1, Just(vec![1.5f32, -2.0])),
+            prop::collection::vec(Just(logprob), 0..2),
+        )
+            .prop_map(|(tokens, cached_tokens, finish, embedding, logprobs)| Delta {
+                tokens,
+                cached_tokens,
+                finish,
+                embedding,
+                logprobs,
+                ..Delta::default()
+            })
+    }
+
+    fn batch() -> impl Strategy<Value = NewerBatch> {
+        let item = (
+            number(),
+            prop::option::weighted(0.1, Just("green")),
+            prop::option::weighted(0.9, delta()),
+            prop::option::weighted(0.1, Just(Fault::engine("it broke").with_detail("oh"))),
+        )
+            .prop_map(|(stream, colour, delta, error)| Newer { stream, colour, delta, error });
+        (prop::option::weighted(0.1, number()), prop::collection::vec(item, 0..40))
+            .prop_map(|(step, items)| NewerBatch { step, items })
+    }
+
+    fn by_hand(body: &[u8]) -> Result<Vec<(u64, Delta, Option<Fault>)>, Error> {
+        let mut batches = Batches::default();
+        let items = batches.read(body)?;
+        Ok(items.map(|item| (item.stream, item.delta, item.error)).collect())
+    }
+
+    fn by_serde(body: &[u8]) -> Result<Vec<(u64, Delta, Option<Fault>)>, Error> {
+        let items = frame::parse::<Batch>(body)?.items;
+        Ok(items.into_iter().map(|item| (item.stream, item.delta, item.error)).collect())
+    }
+
+    proptest! {
+        /// Both ways read the same out of whole frames, of any age.
+        #[test]
+        fn it_reads_what_serde_reads(batch in batch(), as_list in any::<bool>()) {
+            let body = if as_list { rmp_serde::to_vec(&batch) } else { rmp_serde::to_vec_named(&batch) }.unwrap();
+            let expected = by_serde(&body);
+            prop_assert!(as_list || expected.is_ok());
+            prop_assert_eq!(by_hand(&body).ok(), expected.ok());
+        }
+
+        /// What is cut or damaged is refused by both or read alike by both.
+        #[test]
+        fn damage_is_judged_as_serde_judges_it(batch in batch(), at in any::<usize>(), byte in any::<u8>()) {
+            let body = rmp_serde::to_vec_named(&batch).unwrap();
+            let cut = &body[..at % body.len()];
+            prop_assert!(by_serde(cut).is_err() && by_hand(cut).is_err());
+            let mut damaged = body.clone();
+            damaged[at % body.len()] = byte;
+            if let Ok(expected) = by_serde(&damaged) {
+                // NaN is never equal to itself, so texts are compared.
+                prop_assert_eq!(format!("{:?}", by_hand(&damaged)), format!("{:?}", Ok::<_, Error>(expected)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_step_of_plain_tokens_needs_no_serde() {
+        let delta = Delta { tokens: vec![70_000, 5], cached_tokens: Some(64), ..Delta::default() };
+        let last = Delta { tokens: vec![1], finish: Some(FinishReason::Length), ..Delta::default() };
+        let item = |stream, delta| Item { stream, delta, error: None };
+        let body = rmp_serde::to_vec_named(&Batch { items: vec![item(1, delta), item(300, last)] }).unwrap();
+        let (count, mut bytes) = begin(&body).unwrap();
+        assert_eq!(count, 2);
+        assert!((0..2).all(|_| bytes.item().is_some()) && bytes.0.is_empty());
+    }
+
+    #[test]
+    fn an_announced_length_allocates_nothing() {
+        let mut body = rmp_serde::to_vec_named(&Batch { items: Vec::new() }).unwrap();
+        body.pop();
+        body.extend_from_slice(&[0xdd, 0xff, 0xff, 0xff, 0xff]);
+        assert!(by_hand(&body).is_err());
+        assert_eq!(Bytes(&[0xdd, 0xff, 0xff, 0xff, 0xff, 1]).tokens(), None);
+    }
+}
