@@ -4,6 +4,7 @@
 
 use super::Error;
 use super::frame::{self, Batch, Item};
+use super::pack::Bytes;
 use dynamo_types::{Delta, FinishReason};
 use serde::Deserialize;
 use serde::de::value::{BorrowedStrDeserializer, Error as NoSuchVariant};
@@ -35,7 +36,7 @@ impl Batches {
 
 /// How many items there are, and what follows; `None`: ask serde.
 fn begin(body: &[u8]) -> Option<(usize, Bytes<'_>)> {
-    let mut bytes = Bytes(body);
+    let mut bytes = Bytes::new(body);
     if bytes.map()? != 1 || bytes.text()? != b"items" {
         return None;
     }
@@ -50,71 +51,14 @@ fn read_items(count: usize, mut bytes: Bytes<'_>, items: &mut Vec<Item>) -> Resu
             bytes = ahead;
         } else {
             // Takes the bytes of one value and leaves the rest.
-            let item = rmp_serde::from_read(&mut bytes.0);
+            let item = rmp_serde::from_read(bytes.left_mut());
             items.push(item.map_err(|error| Error::Decode(error.to_string()))?);
         }
     }
     Ok(())
 }
 
-/// MessagePack that was not read yet. Every method takes one thing off the front; `None`: something else is there.
-#[derive(Clone, Copy)]
-struct Bytes<'a>(&'a [u8]);
-
-impl<'a> Bytes<'a> {
-    fn byte(&mut self) -> Option<u8> {
-        let (&first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(first)
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    fn number(&mut self) -> Option<u64> {
-        match self.byte()? {
-            small @ 0..0x80 => Some(u64::from(small)),
-            0xcc => self.byte().map(u64::from),
-            0xcd => self.array().map(u16::from_be_bytes).map(u64::from),
-            0xce => self.array().map(u32::from_be_bytes).map(u64::from),
-            0xcf => self.array().map(u64::from_be_bytes),
-            _ => None,
-        }
-    }
-
-    fn small_number(&mut self) -> Option<u32> {
-        self.number().and_then(|number| u32::try_from(number).ok())
-    }
-
-    /// How many entries a list has that begins here.
-    fn list(&mut self) -> Option<usize> {
-        match self.byte()? {
-            short @ 0x90..0xa0 => Some(usize::from(short & 0x0f)),
-            0xdc => self.array().map(u16::from_be_bytes).map(usize::from),
-            0xdd => self.array().map(u32::from_be_bytes).map(|count| count as usize),
-            _ => None,
-        }
-    }
-
-    /// How many fields a map has that begins here, if it is a short one.
-    fn map(&mut self) -> Option<usize> {
-        match self.byte()? {
-            short @ 0x80..0x90 => Some(usize::from(short & 0x0f)),
-            _ => None,
-        }
-    }
-
-    /// A short text.
-    fn text(&mut self) -> Option<&'a [u8]> {
-        let head @ 0xa0..0xc0 = self.byte()? else { return None };
-        let (text, rest) = self.0.split_at_checked(usize::from(head & 0x1f))?;
-        self.0 = rest;
-        Some(text)
-    }
-
+impl Bytes<'_> {
     fn item(&mut self) -> Option<Item> {
         let (mut stream, mut delta) = (None, None);
         for _ in 0..self.map()? {
@@ -140,16 +84,6 @@ impl<'a> Bytes<'a> {
             }
         }
         Some(delta)
-    }
-
-    fn tokens(&mut self) -> Option<Vec<u32>> {
-        // Each takes a byte at least: what is announced is not allocated before it is there.
-        let count = self.list().filter(|count| *count <= self.0.len())?;
-        let mut tokens = Vec::with_capacity(count);
-        for _ in 0..count {
-            tokens.push(self.small_number()?);
-        }
-        Some(tokens)
     }
 
     fn finish(&mut self) -> Option<FinishReason> {
@@ -272,7 +206,7 @@ mod tests {
         let body = rmp_serde::to_vec_named(&Batch { items: vec![item(1, delta), item(300, last)] }).unwrap();
         let (count, mut bytes) = begin(&body).unwrap();
         assert_eq!(count, 2);
-        assert!((0..2).all(|_| bytes.item().is_some()) && bytes.0.is_empty());
+        assert!((0..2).all(|_| bytes.item().is_some()) && bytes.left() == 0);
     }
 
     #[test]
@@ -281,6 +215,6 @@ mod tests {
         body.pop();
         body.extend_from_slice(&[0xdd, 0xff, 0xff, 0xff, 0xff]);
         assert!(by_hand(&body).is_err());
-        assert_eq!(Bytes(&[0xdd, 0xff, 0xff, 0xff, 0xff, 1]).tokens(), None);
+        assert_eq!(Bytes::new(&[0xdd, 0xff, 0xff, 0xff, 0xff, 1]).tokens(), None);
     }
 }

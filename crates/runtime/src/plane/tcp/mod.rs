@@ -9,7 +9,9 @@ mod caller;
 mod fleet;
 mod frame;
 mod link;
+mod open;
 mod outbox;
+mod pack;
 mod server;
 #[cfg(test)]
 mod tests;
