@@ -21,16 +21,10 @@ const LINGER_BYTES: usize = 1 << 30;
 /// Read at a time.
 const SCRATCH_BYTES: usize = 64 * 1024;
 
-/// Pieces of up to this many bytes in all are written as one. A streamed token is three pieces, and a call that names
-/// them one by one takes the kernel longer than they are copied.
-const GATHER_BYTES: usize = 2048;
-
 /// The hand that reads and writes.
 pub(crate) struct Socket {
     read: OwnedReadHalf,
     shared: Arc<Both>,
-    /// Pieces put together; empty between writes.
-    gathered: Vec<u8>,
 }
 
 /// The hand that looks on.
@@ -56,7 +50,7 @@ impl Both {
 pub(crate) fn split(stream: TcpStream) -> (Socket, Watch) {
     let (read, write) = stream.into_split();
     let shared = Arc::new(Both { write, moves: AtomicU64::new(0) });
-    (Socket { read, shared: Arc::clone(&shared), gathered: Vec::new() }, Watch(shared))
+    (Socket { read, shared: Arc::clone(&shared) }, Watch(shared))
 }
 
 impl AsyncRead for Socket {
@@ -99,20 +93,11 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let total: usize = slices.iter().map(|slice| slice.len()).sum();
-        if slices.len() < 2 || total > GATHER_BYTES {
-            return self.poll_with(cx, |stream| stream.try_write_vectored(slices));
-        }
-        let mut gathered = std::mem::take(&mut self.gathered);
-        slices.iter().for_each(|slice| gathered.extend_from_slice(slice));
-        let written = self.poll_with(cx, |stream| stream.try_write(&gathered));
-        gathered.clear();
-        self.gathered = gathered;
-        written
+        self.poll_with(cx, |stream| stream.try_write_vectored(slices))
     }
 
     fn is_write_vectored(&self) -> bool {
