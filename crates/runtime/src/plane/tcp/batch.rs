@@ -45,34 +45,38 @@ fn begin(body: &[u8]) -> Option<(usize, Bytes<'_>)> {
 
 fn read_items(count: usize, mut bytes: Bytes<'_>, items: &mut Vec<Item>) -> Result<(), Error> {
     for _ in 0..count {
-        let mut ahead = bytes;
-        if let Some(item) = ahead.item() {
-            items.push(item);
+        let (mut ahead, mut item) = (bytes, Item { stream: 0, delta: Delta::default(), error: None });
+        if ahead.item(&mut item).is_some() {
             bytes = ahead;
         } else {
             // Takes the bytes of one value and leaves the rest.
-            let item = rmp_serde::from_read(bytes.left_mut());
-            items.push(item.map_err(|error| Error::Decode(error.to_string()))?);
+            item =
+                rmp_serde::from_read(bytes.left_mut()).map_err(|error| Error::Decode(error.to_string()))?;
         }
+        items.push(item);
     }
     Ok(())
 }
 
 impl Bytes<'_> {
-    fn item(&mut self) -> Option<Item> {
-        let (mut stream, mut delta) = (None, None);
+    /// Fills a fresh item.
+    fn item(&mut self, item: &mut Item) -> Option<()> {
+        let (mut stream, mut is_told) = (None, false);
         for _ in 0..self.map()? {
             match self.text()? {
                 b"stream" if stream.is_none() => stream = Some(self.number()?),
-                b"delta" if delta.is_none() => delta = Some(self.delta()?),
+                b"delta" if !is_told => {
+                    is_told = true;
+                    self.delta(&mut item.delta)?;
+                }
                 _ => return None,
             }
         }
-        Some(Item { stream: stream?, delta: delta.unwrap_or_default(), error: None })
+        item.stream = stream?;
+        Some(())
     }
 
-    fn delta(&mut self) -> Option<Delta> {
-        let mut delta = Delta::default();
+    fn delta(&mut self, delta: &mut Delta) -> Option<()> {
         for _ in 0..self.map()? {
             match self.text()? {
                 b"tokens" if delta.tokens.is_empty() => delta.tokens = self.tokens()?,
@@ -83,7 +87,7 @@ impl Bytes<'_> {
                 _ => return None,
             }
         }
-        Some(delta)
+        Some(())
     }
 
     fn finish(&mut self) -> Option<FinishReason> {
@@ -206,7 +210,11 @@ mod tests {
         let body = rmp_serde::to_vec_named(&Batch { items: vec![item(1, delta), item(300, last)] }).unwrap();
         let (count, mut bytes) = begin(&body).unwrap();
         assert_eq!(count, 2);
-        assert!((0..2).all(|_| bytes.item().is_some()) && bytes.left() == 0);
+        let mut read = Item { stream: 0, delta: Delta::default(), error: None };
+        assert!(bytes.item(&mut read).is_some());
+        read.delta = Delta::default();
+        assert!(bytes.item(&mut read).is_some() && bytes.left() == 0);
+        assert_eq!((read.stream, &*read.delta.tokens), (300, &[1][..]));
     }
 
     #[test]
