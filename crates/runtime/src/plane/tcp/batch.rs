@@ -63,13 +63,14 @@ impl Bytes<'_> {
     fn item(&mut self, item: &mut Item) -> Option<()> {
         let (mut stream, mut is_told) = (None, false);
         for _ in 0..self.map()? {
-            match self.text()? {
-                b"stream" if stream.is_none() => stream = Some(self.number()?),
-                b"delta" if !is_told => {
-                    is_told = true;
-                    self.delta(&mut item.delta)?;
-                }
-                _ => return None,
+            let name = self.text()?;
+            if is(name, b"stream") && stream.is_none() {
+                stream = Some(self.number()?);
+            } else if is(name, b"delta") && !is_told {
+                is_told = true;
+                self.delta(&mut item.delta)?;
+            } else {
+                return None;
             }
         }
         item.stream = stream?;
@@ -78,13 +79,15 @@ impl Bytes<'_> {
 
     fn delta(&mut self, delta: &mut Delta) -> Option<()> {
         for _ in 0..self.map()? {
-            match self.text()? {
-                b"tokens" if delta.tokens.is_empty() => delta.tokens = self.tokens()?,
-                b"cached_tokens" if delta.cached_tokens.is_none() => {
-                    delta.cached_tokens = Some(self.small_number()?);
-                }
-                b"finish" if delta.finish.is_none() => delta.finish = Some(self.finish()?),
-                _ => return None,
+            let name = self.text()?;
+            if is(name, b"tokens") && delta.tokens.is_empty() {
+                delta.tokens = self.tokens()?;
+            } else if is(name, b"cached_tokens") && delta.cached_tokens.is_none() {
+                delta.cached_tokens = Some(self.small_number()?);
+            } else if is(name, b"finish") && delta.finish.is_none() {
+                delta.finish = Some(self.finish()?);
+            } else {
+                return None;
             }
         }
         Some(())
@@ -94,6 +97,12 @@ impl Bytes<'_> {
         let name = std::str::from_utf8(self.text()?).ok()?;
         FinishReason::deserialize(BorrowedStrDeserializer::<NoSuchVariant>::new(name)).ok()
     }
+}
+
+/// Of known length, names are compared in place and not by a call.
+#[inline]
+fn is<const N: usize>(found: &[u8], name: &[u8; N]) -> bool {
+    <&[u8; N]>::try_from(found) == Ok(name)
 }
 
 #[cfg(test)]
