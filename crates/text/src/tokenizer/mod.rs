@@ -5,9 +5,11 @@ mod description;
 mod encoder;
 mod merges;
 mod repeats;
+mod table;
 mod words;
 
 pub use repeats::RepeatCounts;
+pub use table::TokenTable;
 
 use bytes::{ByteTable, byte_level_bytes};
 use description::Description;

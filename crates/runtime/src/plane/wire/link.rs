@@ -1,9 +1,8 @@
 //! The caller's side of one connection.
 
-use super::frame::{
-    self, Batch, Beat, Cancel, Event, Events, GoAway, Hello, Item, Kind, Open, Reader, Subscribe,
-};
-use super::{Dial, Error, Options};
+use super::batch::Batches;
+use super::frame::{self, Beat, Cancel, Event, Events, GoAway, Hello, Item, Kind, Open, Reader, Subscribe};
+use super::{Dial, Error, Options, open};
 use crate::events::{EventPlane, Local, continues};
 use crate::mailbox;
 use crate::plane::metrics::{Call, Place, unix_ns};
@@ -21,6 +20,9 @@ const REQUEST_BYTES: usize = 512;
 
 /// What is kept of a worker's name for its program.
 const AGENT_MAX_CHARS: usize = 64;
+
+/// Events of more bytes than this wait for the answers that came before them. A worker's load alone is far below it.
+const MUCH_BYTES: usize = 1024;
 
 /// MessagePack's largest form of a token id.
 const TOKEN_BYTES: usize = 5;
@@ -217,10 +219,17 @@ impl Link {
         reader: &mut Reader<R>,
         followed: &Followed,
     ) -> Result<(), Error> {
+        let mut batches = Batches::default();
         while let Some((kind, body)) = reader.next().await? {
             match kind {
-                Kind::Batch => self.deliver(frame::parse::<Batch>(body)?.items),
-                Kind::Events => followed.apply(frame::parse(body)?),
+                Kind::Batch => self.deliver(batches.read(body)?),
+                Kind::Events => {
+                    // What was delivered is written to the clients before much is taken note of.
+                    if body.len() > MUCH_BYTES {
+                        tokio::task::yield_now().await;
+                    }
+                    followed.apply(frame::parse(body)?);
+                }
                 Kind::GoAway => return Err(Error::Refused(frame::parse::<GoAway>(body)?.reason)),
                 Kind::Pong => {}
                 Kind::Ping | Kind::Hello | Kind::Open | Kind::Cancel | Kind::Subscribe => {
@@ -231,7 +240,7 @@ impl Link {
         Ok(())
     }
 
-    fn deliver(&self, items: Vec<Item>) {
+    fn deliver(&self, items: impl Iterator<Item = Item>) {
         let mut state = lock(&self.state);
         for Item { stream, delta, error } in items {
             // Unknown streams were cancelled meanwhile.
@@ -301,12 +310,12 @@ impl Link {
             frame::write(bytes, Kind::Subscribe, &Subscribe { positions }, peer_limit)?;
         }
         let written_unix_ns = (requests > 0).then(unix_ns);
-        for open in opens {
-            let open = Open { written_unix_ns, ..open };
-            if let Err(error) = frame::write(bytes, Kind::Open, &open, peer_limit) {
+        for request in opens {
+            let request = Open { written_unix_ns, ..request };
+            if let Err(error) = open::write(bytes, &request, peer_limit) {
                 let refused = too_large(&error);
                 let mut state = lock(&self.state);
-                let stream = state.streams.remove(&open.stream);
+                let stream = state.streams.remove(&request.stream);
                 let streams = state.streams.len();
                 state.place.carry(streams);
                 drop(state);

@@ -5,11 +5,14 @@
 //! prove that they live: a peer that says nothing for [`Options::dead_after`] is gone, and its streams break off as
 //! retryable faults.
 
+mod batch;
 mod caller;
 mod fleet;
 pub(crate) mod frame;
 mod link;
+mod open;
 mod outbox;
+mod pack;
 mod server;
 
 pub use caller::{Caller, Follow};
