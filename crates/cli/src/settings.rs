@@ -10,6 +10,7 @@ use std::time::Duration;
 
 mod etcd;
 mod plane_tls;
+mod worker_health;
 
 /// Everything that can be set about `dynamo serve`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -172,6 +173,11 @@ pub(crate) struct WorkerSettings {
     pub(crate) mock_speedup_ratio: f64,
     pub(crate) tool_parser: Option<String>,
     pub(crate) reasoning_parser: Option<String>,
+    pub(crate) engine_request_limit: Option<u32>,
+    pub(crate) engine_request_queue: u32,
+    pub(crate) health_check_enabled: bool,
+    pub(crate) canary_wait_s: u64,
+    pub(crate) health_check_timeout_ms: u64,
 }
 
 impl Default for Settings {
@@ -210,6 +216,11 @@ impl Default for WorkerSettings {
             mock_speedup_ratio: 1.0,
             tool_parser: None,
             reasoning_parser: None,
+            engine_request_limit: None,
+            engine_request_queue: 16,
+            health_check_enabled: false,
+            canary_wait_s: 10,
+            health_check_timeout_ms: 3000,
         }
     }
 }
@@ -227,6 +238,7 @@ impl Settings {
         }
         self.request_plane.check()?;
         self.discovery.check()?;
+        self.worker.check_health()?;
         if self.engine == Engine::Scripted && self.script.is_none() {
             return Err("script: --engine scripted needs --script FILE, found none".into());
         }
@@ -289,7 +301,8 @@ pub(crate) fn schema() -> Schema {
         .chain(worker_keys())
         .chain(fleet_keys())
         .chain(etcd::keys())
-        .chain(plane_tls::keys());
+        .chain(plane_tls::keys())
+        .chain(worker_health::keys());
     Schema::new(keys).other_env(&["DYN_LOG"])
 }
 
@@ -392,6 +405,16 @@ fn router_keys() -> impl Iterator<Item = Key> {
             .env("DYN_ROUTER_TRACK_OUTPUT_BLOCKS"),
         Key::new("router.breaker_failures", "Faults in a row after which a worker is suspended"),
         Key::new("router.breaker_open_ms", "For how long"),
+        Key::new(
+            "router.outlier_error_rate",
+            "Share of faults, 0 to 1, from which a worker much worse than the others is suspended; 0 never",
+        ),
+        Key::new(
+            "router.outlier_latency_ratio",
+            "Multiple of the others' time per token from which a worker is suspended; 0 never",
+        ),
+        Key::new("router.outlier_window_ms", "Age of the answers it is judged by"),
+        Key::new("router.outlier_min_requests", "Answers it takes to judge a worker"),
         Key::new(
             "router.active_decode_blocks_threshold",
             "Share of its KV blocks in use, 0 to 1, above which a worker is busy and gets nothing new",

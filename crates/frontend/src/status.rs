@@ -63,6 +63,8 @@ struct WorkerStatus {
     draining: bool,
     /// It failed and is passed over for a while.
     suspended: bool,
+    /// What it finds wrong with itself: it gets nothing new.
+    fault: Option<String>,
     /// Sent there and not over.
     requests: u32,
     /// What its engine says; None until its first report.
@@ -121,12 +123,13 @@ impl WorkerStatus {
     fn new(model: &Model, source: WorkerRank, booked: &BookedLoad, suspended: &[InstanceId]) -> Self {
         let worker = model.worker(source.worker);
         Self {
-            endpoint: worker.map(|worker| worker.instance.transport.to_string()).unwrap_or_default(),
+            endpoint: worker.as_ref().map(|worker| worker.instance.transport.to_string()).unwrap_or_default(),
             suspended: suspended.contains(&source.worker),
+            fault: worker.as_ref().and_then(|worker| worker.instance.fault.clone()),
             id: source.worker.0.to_string(),
             rank: source.rank,
             model: Arc::clone(model.name()),
-            draining: booked.draining,
+            draining: worker.as_ref().is_some_and(|worker| worker.instance.draining),
             requests: booked.requests,
             load: booked.reported,
             total_kv_blocks: model.card.total_kv_blocks,

@@ -88,4 +88,10 @@ pub mod component {
     pub const GPU_CACHE_USAGE_PERCENT: &str = "dynamo_component_gpu_cache_usage_percent";
     pub const KV_CACHE_HIT_RATE: &str = "dynamo_component_kv_cache_hit_rate";
     pub const DRAIN_TIME_SECONDS: &str = "dynamo_component_drain_time_seconds";
+    pub const ENGINE_REQUEST: &str = "dynamo_engine_request";
+    pub const REQUEST_QUEUE: &str = "dynamo_request_queue";
+    pub const REJECTION_REQUEST_TOTAL: &str = "dynamo_rejection_request_total";
+    /// Ours, as is the next.
+    pub const HEALTH_CHECKS_TOTAL: &str = "dynamo_component_health_checks_total";
+    pub const HEALTH_CHECKS_FAILED_TOTAL: &str = "dynamo_component_health_checks_failed_total";
 }

@@ -83,6 +83,7 @@ pub(super) fn instance_at(transport: Transport) -> Instance {
         id: InstanceId(1),
         transport,
         draining: false,
+        fault: None,
     }
 }
 

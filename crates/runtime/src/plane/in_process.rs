@@ -241,6 +241,7 @@ mod tests {
             id: InstanceId(id),
             transport: Transport::InProcess,
             draining: false,
+            fault: None,
         }
     }
 
