@@ -12,6 +12,7 @@ mod etcd;
 mod nats;
 mod plane_tls;
 mod system;
+mod worker_health;
 
 pub(crate) use nats::{NatsSettings, RequestTransport};
 pub(crate) use system::SystemSettings;
@@ -178,6 +179,11 @@ pub(crate) struct WorkerSettings {
     pub(crate) mock_speedup_ratio: f64,
     pub(crate) tool_parser: Option<String>,
     pub(crate) reasoning_parser: Option<String>,
+    pub(crate) engine_request_limit: Option<u32>,
+    pub(crate) engine_request_queue: u32,
+    pub(crate) health_check_enabled: bool,
+    pub(crate) canary_wait_s: u64,
+    pub(crate) health_check_timeout_ms: u64,
 }
 
 impl Default for Settings {
@@ -218,6 +224,11 @@ impl Default for WorkerSettings {
             mock_speedup_ratio: 1.0,
             tool_parser: None,
             reasoning_parser: None,
+            engine_request_limit: None,
+            engine_request_queue: 16,
+            health_check_enabled: false,
+            canary_wait_s: 10,
+            health_check_timeout_ms: 3000,
         }
     }
 }
@@ -237,6 +248,7 @@ impl Settings {
         self.nats.options(&self.request_plane)?;
         self.discovery.check()?;
         self.system.check()?;
+        self.worker.check_health()?;
         if self.engine == Engine::Scripted && self.script.is_none() {
             return Err("script: --engine scripted needs --script FILE, found none".into());
         }
@@ -301,7 +313,8 @@ pub(crate) fn schema() -> Schema {
         .chain(etcd::keys())
         .chain(plane_tls::keys())
         .chain(nats::keys())
-        .chain(system::keys());
+        .chain(system::keys())
+        .chain(worker_health::keys());
     Schema::new(keys).other_env(&["DYN_LOG", "DYN_METRICS_*"])
 }
 
@@ -404,6 +417,16 @@ fn router_keys() -> impl Iterator<Item = Key> {
             .env("DYN_ROUTER_TRACK_OUTPUT_BLOCKS"),
         Key::new("router.breaker_failures", "Faults in a row after which a worker is suspended"),
         Key::new("router.breaker_open_ms", "For how long"),
+        Key::new(
+            "router.outlier_error_rate",
+            "Share of faults, 0 to 1, from which a worker much worse than the others is suspended; 0 never",
+        ),
+        Key::new(
+            "router.outlier_latency_ratio",
+            "Multiple of the others' time per token from which a worker is suspended; 0 never",
+        ),
+        Key::new("router.outlier_window_ms", "Age of the answers it is judged by"),
+        Key::new("router.outlier_min_requests", "Answers it takes to judge a worker"),
         Key::new(
             "router.active_decode_blocks_threshold",
             "Share of its KV blocks in use, 0 to 1, above which a worker is busy and gets nothing new",

@@ -85,6 +85,9 @@ struct Worker {
     version: Option<String>,
     draining: bool,
     suspended: bool,
+    /// What it finds wrong with itself. Older frontends do not say.
+    #[serde(default)]
+    fault: Option<String>,
     requests: u32,
     load: Option<Load>,
 }
@@ -188,18 +191,22 @@ impl Model {
 
 impl Worker {
     fn state(&self) -> &'static str {
-        match (self.draining, self.suspended) {
-            (true, _) => "draining",
-            (false, true) => "suspended",
-            (false, false) => "serving",
+        match (self.draining, &self.fault, self.suspended) {
+            (true, ..) => "draining",
+            (false, Some(_), _) => "not ready",
+            (false, None, true) => "suspended",
+            (false, None, false) => "serving",
         }
     }
 
-    fn why(&self) -> &'static str {
-        if self.draining {
-            "draining: it finishes what it has and gets nothing new"
-        } else {
-            "suspended: requests failed there; it is tried again in a while"
+    fn why(&self) -> String {
+        match (self.draining, &self.fault) {
+            (true, _) => "draining: it finishes what it has and gets nothing new".to_owned(),
+            (false, Some(fault)) => format!("not ready: {}", plain(fault)),
+            (false, None) => {
+                "suspended: requests failed there, or took far longer than elsewhere; it is tried again in a while"
+                    .to_owned()
+            }
         }
     }
 
@@ -304,9 +311,13 @@ mod tests {
     #[test]
     fn what_does_not_serve_is_named_with_its_reason() {
         type Edit = fn(&mut serde_json::Value);
-        let cases: [(Edit, &str); 6] = [
+        let cases: [(Edit, &str); 7] = [
             (|status| status["workers"][0]["draining"] = json!(true), "worker 17: draining"),
             (|status| status["workers"][1]["suspended"] = json!(true), "worker 18: suspended"),
+            (
+                |status| status["workers"][1]["fault"] = json!("no answer to a health check"),
+                "worker 18: not ready: no answer to a health check",
+            ),
             (
                 |status| status["models"][0]["state"] = json!("no_workers"),
                 "model m: no_workers: no worker takes",
@@ -338,6 +349,7 @@ mod tests {
             status["models"][0]["state"] = json!("broken");
             status["models"][0]["reason"] = json!(hostile);
             status["refused"] = json!([{ "id": "19", "model": hostile, "reason": hostile }]);
+            status["workers"][0]["fault"] = json!(hostile);
         });
         assert!(
             !fleet.shown(None).contains('\u{1b}') && !fleet.shown(None).contains("\nall well"),

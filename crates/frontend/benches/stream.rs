@@ -77,6 +77,7 @@ async fn serve() -> Served {
         id: InstanceId(1),
         transport: Transport::InProcess,
         draining: false,
+        fault: None,
     };
     let registration = discovery.register(ModelRecord { instance, card: Arc::new(card) }).await.unwrap();
     let services = Services {

@@ -8,7 +8,7 @@ use crate::facts::Placed;
 use crate::migration::{Failure, Outcome, continuation};
 use crate::model::Worker;
 use crate::patience::{Patience, Quiet};
-use dynamo_router::Booking;
+use dynamo_router::{Booking, Outlier};
 use dynamo_runtime::BoxFuture;
 use dynamo_runtime::plane::DeltaStream;
 use dynamo_types::hash::{Scope, local_hashes};
@@ -17,6 +17,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::time::Instant;
 use tracing::Instrument;
+
+/// Tokens an answer must have before the time between them says something.
+const PACED_TOKENS: usize = 8;
 
 enum State {
     Dispatching(BoxFuture<'static, Result<Started, Failed>>),
@@ -124,7 +127,28 @@ impl Course {
     /// The answer is complete: an engine that would go on is cancelled.
     pub(crate) fn close(&mut self) {
         if let State::Serving(served) = std::mem::replace(&mut self.state, State::Over) {
-            self.job.model.router.report(served.worker.instance.id, None, self.job.shared.now_ms());
+            let (router, now_ms) = (&self.job.model.router, self.job.shared.now_ms());
+            let worker = served.worker.instance.id;
+            let outliers = match self.pace_ms(served.heard) {
+                Some(pace) => router.report_pace(worker, pace, now_ms),
+                None => router.report(worker, None, now_ms),
+            };
+            self.tell(&outliers);
+        }
+    }
+
+    /// Milliseconds per token after the first. The first says more about the prompt than about the worker; so does an answer
+    /// that more than one had a part in.
+    fn pace_ms(&self, last: Instant) -> Option<f64> {
+        let first = self.placed.as_ref()?.first.filter(|_| self.failed.is_empty())?;
+        let tokens = self.generated.len();
+        (tokens >= PACED_TOKENS).then(|| (last - first).as_secs_f64() * 1000.0 / (tokens - 1) as f64)
+    }
+
+    fn tell(&self, outliers: &[Outlier]) {
+        for Outlier { worker, reason, for_ms } in outliers {
+            let model = self.job.model.name();
+            tracing::warn!(%worker, %model, %reason, for_ms, "worker suspended: it is much worse than the others");
         }
     }
 
@@ -200,7 +224,7 @@ impl Course {
         // The booking is given back and an engine that lives is told before another worker is asked.
         self.state = State::Over;
         let job = Arc::clone(&self.job);
-        job.model.router.report(worker, Some(&error), job.shared.now_ms());
+        self.tell(&job.model.router.report(worker, Some(&error), job.shared.now_ms()));
         self.failed.push(Failure { worker, at: Instant::now() });
         match self.outcome(self.failed.len(), &error) {
             Outcome::Ended(finish) => return Ok(Some(Delta { finish: Some(finish), ..Delta::default() })),

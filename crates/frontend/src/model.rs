@@ -69,7 +69,7 @@ impl Worker {
 
     /// May it be given something new to do?
     pub(crate) fn takes(&self, task: Task) -> bool {
-        !self.instance.draining && self.card.offers(task)
+        self.instance.takes_new() && self.card.offers(task)
     }
 
     /// How long ago that was.
@@ -87,7 +87,7 @@ pub(crate) enum State {
     Loading,
     /// Its text parts cannot be built.
     Broken(Error),
-    /// Nobody serves it at the moment, or all who do are draining.
+    /// Nobody serves it at the moment, or all who do are draining or ill.
     NoWorkers,
 }
 
@@ -169,7 +169,7 @@ impl Model {
         let asked = |worker: &&Arc<Worker>| pinned.is_none_or(|id| id == worker.instance.id);
         let mut offer = Offer::Never;
         for worker in workers.values().filter(asked).filter(|worker| worker.card.offers(task)) {
-            if pinned.is_some() || !worker.instance.draining {
+            if pinned.is_some() || worker.instance.takes_new() {
                 return Offer::Now(Arc::clone(&worker.card));
             }
             offer = Offer::Later;
@@ -208,7 +208,7 @@ impl Model {
         match self.text.get() {
             None => State::Loading,
             Some(Err(error)) => State::Broken(error.clone()),
-            Some(Ok(_)) if read(&self.workers).values().any(|worker| !worker.instance.draining) => {
+            Some(Ok(_)) if read(&self.workers).values().any(|worker| worker.instance.takes_new()) => {
                 State::Ready
             }
             Some(Ok(_)) => State::NoWorkers,

@@ -13,7 +13,7 @@ use dynamo_protocols::openai::models::{List, Model as ModelBody, NamespaceReady,
 use dynamo_router::BookedLoad;
 use dynamo_runtime::metrics::CONTENT_TYPE;
 use dynamo_text::Tokenizer;
-use dynamo_types::{Error, Instance, Transport};
+use dynamo_types::{Error, Instance, InstanceId, Transport};
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use rustc_hash::FxHashMap;
@@ -63,7 +63,7 @@ pub(crate) fn model_ready(shared: &Shared, name: &str) -> Response<Body> {
         Ready { model: model.name().to_string(), ready: model.state() == State::Ready, ..Ready::default() };
     for worker in model.workers() {
         let namespace = ready.namespaces.entry(worker.instance.namespace.clone()).or_insert_with(missing);
-        if worker.instance.draining {
+        if !worker.instance.takes_new() {
             continue;
         }
         namespace.ready = ready.ready;
@@ -107,6 +107,11 @@ struct InstanceHealth {
     endpoint: String,
     transport: &'static str,
     draining: bool,
+    /// It failed, or is much worse than others, and is passed over for a while.
+    suspended: bool,
+    /// What it finds wrong with itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -117,7 +122,7 @@ struct RefusedHealth {
 }
 
 impl InstanceHealth {
-    fn new(model: &Model, instance: &Instance) -> Self {
+    fn new(model: &Model, instance: &Instance, suspended: &[InstanceId]) -> Self {
         Self {
             instance_id: instance.id.0,
             model: Arc::clone(model.name()),
@@ -130,6 +135,8 @@ impl InstanceHealth {
                 Transport::Nats(_) => "nats",
             },
             draining: instance.draining,
+            suspended: suspended.contains(&instance.id),
+            fault: instance.fault.clone(),
         }
     }
 }
@@ -142,7 +149,9 @@ pub(crate) fn health(shared: &Shared, _: &str) -> Response<Body> {
     let instances: Vec<InstanceHealth> = all
         .iter()
         .flat_map(|model| {
-            model.workers().into_iter().map(|worker| InstanceHealth::new(model, &worker.instance))
+            let suspended = model.router.suspended(shared.now_ms());
+            let workers = model.workers().into_iter();
+            workers.map(move |worker| InstanceHealth::new(model, &worker.instance, &suspended))
         })
         .collect();
     let mut endpoints: Vec<String> =

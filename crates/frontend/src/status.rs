@@ -65,6 +65,8 @@ struct WorkerStatus {
     draining: bool,
     /// It failed and is passed over for a while.
     suspended: bool,
+    /// What it finds wrong with itself: it gets nothing new.
+    fault: Option<String>,
     /// Sent there and not over.
     requests: u32,
     /// What its engine says; None until its first report.
@@ -133,10 +135,11 @@ impl WorkerStatus {
             endpoint: instance.map(|instance| instance.transport.to_string()).unwrap_or_default(),
             version: instance.and_then(|instance| shared.plane.agent(instance)),
             suspended: suspended.contains(&source.worker),
+            fault: instance.and_then(|instance| instance.fault.clone()),
             id: source.worker.0.to_string(),
             rank: source.rank,
             model: Arc::clone(model.name()),
-            draining: booked.draining,
+            draining: worker.as_ref().is_some_and(|worker| worker.instance.draining),
             requests: booked.requests,
             load: booked.reported,
             total_kv_blocks: model.card.total_kv_blocks,

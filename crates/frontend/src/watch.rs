@@ -111,7 +111,7 @@ impl View {
                 }
                 // Draining ones last: a model is described by a worker that stays, if there is one.
                 let (leaving, staying): (Vec<_>, Vec<_>) =
-                    records.iter().partition(|record| record.instance.draining);
+                    records.iter().partition(|record| !record.instance.takes_new());
                 staying.into_iter().chain(leaving).for_each(|record| self.put(record));
             }
             discovery::Event::Put(record) => self.put(&record),
@@ -145,20 +145,35 @@ impl View {
         };
         let known = model.worker(id);
         let draining = record.instance.draining;
+        if !record.instance.takes_new() {
+            // Before anybody can see it: what is shown as not ready is not chosen.
+            model.router.set_draining(id, true);
+        }
         model.put_worker(record);
         if let Err(error) = model.router.upsert_worker(record, RANKS) {
             model.remove_worker(id);
             self.keep_if_idle(&model);
             return self.refuse(record, &error);
         }
-        model.router.set_draining(id, draining);
+        model.router.set_draining(id, !record.instance.takes_new());
         model.announce();
         self.context.catalog.forgive(id);
         self.idle.retain(|name| name != model.name());
         if known.is_none() {
             tracing::info!(worker = %id, model = %model.name(), "worker joined");
-        } else if draining && known.is_some_and(|known| !known.instance.draining) {
+        } else if draining && known.as_ref().is_some_and(|known| !known.instance.draining) {
             tracing::info!(worker = %id, model = %model.name(), "worker drains");
+        }
+        let fault = record.instance.fault.as_deref();
+        let was = known.as_ref().and_then(|known| known.instance.fault.as_deref());
+        match fault {
+            Some(fault) if was.is_none() => {
+                tracing::warn!(worker = %id, model = %model.name(), %fault, "worker not ready");
+            }
+            None if was.is_some() => {
+                tracing::info!(worker = %id, model = %model.name(), "worker ready again")
+            }
+            _ => {}
         }
         self.owners.insert(id, model);
     }

@@ -43,6 +43,7 @@ fn record(worker: u64) -> ModelRecord {
         id: InstanceId(worker),
         transport: Transport::InProcess,
         draining: false,
+        fault: None,
     };
     ModelRecord { instance, card: Arc::new(card) }
 }

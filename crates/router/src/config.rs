@@ -83,6 +83,13 @@ pub struct Config {
     pub breaker_failures: u32,
     /// For how long, in milliseconds.
     pub breaker_open_ms: u64,
+    /// Share of faults, 0 to 1, from which a worker is an outlier, if the others have far fewer; 0: none is.
+    pub outlier_error_rate: f64,
+    /// Multiple of the others' time per token from which a worker is an outlier; 0: none is.
+    pub outlier_latency_ratio: f64,
+    /// Answers that a worker is judged by: those of the last milliseconds, and at least so many.
+    pub outlier_window_ms: u64,
+    pub outlier_min_requests: u32,
     /// Limits that hold for every model until it is given others: see [`Thresholds`].
     pub active_decode_blocks_threshold: Option<f64>,
     pub active_prefill_tokens_threshold: Option<u64>,
@@ -106,6 +113,11 @@ impl Default for Config {
             breaker_failures: 5,
             // Long enough for a crashed worker to be withdrawn by discovery, short enough to notice a recovery.
             breaker_open_ms: 10_000,
+            // Below what the breaker sees as faults in a row.
+            outlier_error_rate: 0.3,
+            outlier_latency_ratio: 4.0,
+            outlier_window_ms: 60_000,
+            outlier_min_requests: 16,
             active_decode_blocks_threshold: None,
             active_prefill_tokens_threshold: None,
             active_prefill_tokens_threshold_frac: None,
@@ -125,6 +137,8 @@ impl Config {
             ("prefill_load_scale", self.prefill_load_scale),
             ("decode_active_request_weight", self.decode_active_request_weight),
             ("temperature", self.temperature),
+            ("outlier_error_rate", self.outlier_error_rate),
+            ("outlier_latency_ratio", self.outlier_latency_ratio),
         ];
         match fields.into_iter().find(|(_, value)| !(value.is_finite() && *value >= 0.0)) {
             Some((name, value)) => Err(format!("router {name} must be a finite number >= 0, found {value}")),

@@ -7,6 +7,7 @@ use crate::booking::{Booking, Output};
 use crate::config::{Config, Mode};
 use crate::contract::check_contract;
 use crate::cost::credit;
+use crate::outlier::{Outcome, Outlier};
 use crate::query::{BookedLoad, IndexSize, Lap, PotentialLoad, Query, Selection};
 use crate::state::State;
 use crate::thresholds::Thresholds;
@@ -129,7 +130,7 @@ impl Router {
     /// Workers that are passed over for their faults at the moment.
     pub fn suspended(&self, now_ms: u64) -> Vec<InstanceId> {
         let state = self.shared.state();
-        let suspended = state.candidates.iter().filter(|candidate| candidate.health.is_suspended(now_ms));
+        let suspended = state.candidates.iter().filter(|candidate| state.is_suspended(candidate, now_ms));
         let mut workers: Vec<_> = suspended.map(|candidate| candidate.target.worker).collect();
         workers.dedup();
         workers
@@ -176,7 +177,7 @@ impl Router {
             let Some(slot) = index.register(target) else {
                 return Err(Error::overloaded(format!("worker {worker} refused: too many ranks are known")));
             };
-            state.put(target, slot, record.instance.draining);
+            state.put(target, slot, !record.instance.takes_new());
         }
         self.shared.block_size.store(record.card.blocks.block_size, Ordering::Release);
         state.card = Some(Arc::clone(&record.card));
@@ -204,12 +205,34 @@ impl Router {
     }
 
     /// How a dispatch to the worker ended; None is success. `breaker_failures` faults in a row suspend it for
-    /// `breaker_open_ms`; what does not count against a worker is neutral (R31).
-    pub fn report(&self, worker: InstanceId, error: Option<&Error>, now_ms: u64) {
-        let Config { breaker_failures, breaker_open_ms, .. } = self.shared.config;
-        for candidate in self.shared.state().ranks_of(worker) {
-            candidate.health.observe(error, now_ms, breaker_failures, breaker_open_ms);
+    /// `breaker_open_ms`; what does not count against a worker is neutral (R31). Returns workers that are suspended from
+    /// now on for being much worse than the others.
+    pub fn report(&self, worker: InstanceId, error: Option<&Error>, now_ms: u64) -> Vec<Outlier> {
+        let outcome = match error {
+            None => Some(Outcome { fault: false, pace_ms: None }),
+            Some(error) => error.counts_against_worker().then_some(Outcome { fault: true, pace_ms: None }),
+        };
+        self.observe(worker, error, outcome, now_ms)
+    }
+
+    /// A whole answer came, at so many milliseconds per token after the first.
+    pub fn report_pace(&self, worker: InstanceId, pace_ms: f64, now_ms: u64) -> Vec<Outlier> {
+        self.observe(worker, None, Some(Outcome { fault: false, pace_ms: Some(pace_ms) }), now_ms)
+    }
+
+    fn observe(
+        &self,
+        worker: InstanceId,
+        error: Option<&Error>,
+        outcome: Option<Outcome>,
+        now_ms: u64,
+    ) -> Vec<Outlier> {
+        let config = &self.shared.config;
+        let mut state = self.shared.state();
+        for candidate in state.ranks_of(worker) {
+            candidate.health.observe(error, now_ms, config.breaker_failures, config.breaker_open_ms);
         }
+        state.compare(worker, outcome, now_ms, config)
     }
 
     /// Feeds the prefix index. Sources that are no candidates are refused ([`Applied::unknown_source`]); what they said

@@ -4,6 +4,7 @@ use crate::choose::{Draws, better_of_two, by_temperature, cheapest};
 use crate::config::{Config, Mode};
 use crate::cost::{CostInputs, cost, uncached_tokens};
 use crate::health::Health;
+use crate::outlier::{Outcome, Outlier, Outliers};
 use crate::query::{BookedLoad, PotentialLoad, Query, Terms};
 use crate::thresholds::{Pressure, Thresholds};
 use dynamo_kv_index::{ActiveBlocks, Lengths, Slot, Ticket};
@@ -73,6 +74,7 @@ pub(crate) struct State {
     pub(crate) card: Option<Arc<ModelCard>>,
     pub(crate) active: ActiveBlocks,
     pub(crate) thresholds: Thresholds,
+    pub(crate) outliers: Outliers,
     incarnations: u64,
     draws: Draws,
     /// Last choice of [`Mode::RoundRobin`].
@@ -89,6 +91,7 @@ impl State {
             card: None,
             active: ActiveBlocks::new(),
             thresholds,
+            outliers: Outliers::default(),
             incarnations: 0,
             draws: Draws::new(seed),
             cursor: None,
@@ -123,7 +126,10 @@ impl State {
 
     /// Drops the ranks of a worker from `first_rank` on, with their books.
     pub(crate) fn remove(&mut self, worker: InstanceId, first_rank: u32) {
-        let Self { candidates, active, .. } = self;
+        let Self { candidates, active, outliers, .. } = self;
+        if first_rank == 0 {
+            outliers.forget(worker);
+        }
         candidates.retain(|candidate| {
             let gone = candidate.target.worker == worker && candidate.target.rank >= first_rank;
             if gone {
@@ -138,6 +144,41 @@ impl State {
 
     pub(crate) fn ranks_of(&mut self, worker: InstanceId) -> impl Iterator<Item = &mut Candidate> {
         self.candidates.iter_mut().filter(move |candidate| candidate.target.worker == worker)
+    }
+
+    /// Not chosen while somebody else could be.
+    pub(crate) fn is_suspended(&self, candidate: &Candidate, now_ms: u64) -> bool {
+        candidate.health.is_suspended(now_ms) || self.outliers.is_suspended(candidate.target.worker, now_ms)
+    }
+
+    /// Takes down how an answer went, and compares the workers.
+    pub(crate) fn compare(
+        &mut self,
+        worker: InstanceId,
+        outcome: Option<Outcome>,
+        now_ms: u64,
+        config: &Config,
+    ) -> Vec<Outlier> {
+        if !self.candidates.iter().any(|candidate| candidate.target.worker == worker) {
+            return Vec::new();
+        }
+        let Some(outcome) = outcome else {
+            self.outliers.neutral(worker);
+            return Vec::new();
+        };
+        let Self { candidates, outliers, .. } = self;
+        outliers.observe(worker, outcome, now_ms, config);
+        if !outliers.is_due(now_ms) {
+            return Vec::new();
+        }
+        // Sorted by worker, so that ranks of one stand side by side.
+        let mut workers: Vec<(InstanceId, bool)> = candidates
+            .iter()
+            .filter(|candidate| !candidate.draining)
+            .map(|candidate| (candidate.target.worker, candidate.health.is_suspended(now_ms)))
+            .collect();
+        workers.dedup_by_key(|(worker, _)| *worker);
+        outliers.look(&workers, now_ms, config)
     }
 
     pub(crate) fn find(&self, target: WorkerRank) -> Result<usize, usize> {
@@ -194,6 +235,7 @@ impl State {
             candidate.prefill_tokens += charge.prefill_tokens;
             candidate.anonymous_blocks += charge.anonymous_blocks;
             let Candidate { target, incarnation, .. } = *candidate;
+            self.outliers.chosen(target.worker, query.now_ms, config);
             let candidates = scratch.eligible.len() as u32;
             Chosen {
                 target,
@@ -298,7 +340,7 @@ impl State {
         eligible.extend(
             fitting
                 .clone()
-                .filter(|(_, candidate)| !candidate.health.is_suspended(query.now_ms))
+                .filter(|(_, candidate)| !self.is_suspended(candidate, query.now_ms))
                 .map(|(at, _)| at),
         );
         if eligible.is_empty() {

@@ -156,9 +156,10 @@ fn r31_client_faults_leave_a_worker_in_service() {
         let query = Query { now_ms, ..Query::default() };
         (0..20).filter(|_| router.select(&query).unwrap().target.worker.0 == 1).count()
     };
-    (0..50).for_each(|_| router.report(InstanceId(1), Some(&Error::invalid("too long")), 0));
+    let report = |error: &Error| assert_eq!(router.report(InstanceId(1), Some(error), 0), []);
+    (0..50).for_each(|_| report(&Error::invalid("too long")));
     assert_eq!(chosen(0), 10);
-    (0..5).for_each(|_| router.report(InstanceId(1), Some(&Error::engine("broken")), 0));
+    (0..5).for_each(|_| report(&Error::engine("broken")));
     assert_eq!(chosen(9_999), 0);
     assert_eq!(chosen(10_000), 10);
 }
@@ -219,4 +220,36 @@ fn pins_are_followed_or_refused_by_name() {
     }
     let empty = dynamo_router::Router::new(Config::default(), 1);
     assert_eq!(empty.select(&Query::default()).unwrap_err().class(), Class::Unavailable);
+}
+
+/// By share of faults: never five in a row, so the breaker does not see it.
+#[test]
+fn an_outlier_is_suspended_and_comes_back_by_a_trial() {
+    let router = router(Mode::LeastLoaded, 3);
+    let fault = Error::engine("flaky");
+    for time in 0..40 {
+        for worker in 1..=3 {
+            let fails = worker == 2 && time % 2 == 0;
+            let found = router.report(InstanceId(worker), fails.then_some(&fault), time * 100);
+            assert!(found.iter().all(|outlier| outlier.worker == InstanceId(2)), "{found:?}");
+            (0..4).for_each(|_| {
+                router.report(InstanceId(worker), Some(&Error::invalid("too long")), time * 100);
+            });
+        }
+    }
+    assert_eq!(router.suspended(4000), [InstanceId(2)]);
+    let at = |now_ms| {
+        let query = Query { tokens: &prompt(3, 64), now_ms, ..Query::default() };
+        router.select(&query).unwrap()
+    };
+    let held: Vec<_> = (0..20).map(|_| at(4000)).collect();
+    assert!(held.iter().all(|selection| selection.target.worker.0 != 2));
+    // Idle, so it would get all that comes; it gets one.
+    let back = 60_000;
+    assert_eq!(router.suspended(back), []);
+    assert_eq!(at(back).target.worker.0, 2);
+    assert_eq!(router.suspended(back), [InstanceId(2)]);
+    assert_ne!(at(back).target.worker.0, 2);
+    router.report(InstanceId(2), None, back + 10);
+    assert_eq!(router.suspended(back + 10), []);
 }

@@ -62,6 +62,7 @@ fn calls(criterion: &mut Criterion) {
         id: InstanceId(1),
         transport: Transport::InProcess,
         draining: false,
+        fault: None,
     };
     let request = Arc::new(Request {
         id: "r".into(),

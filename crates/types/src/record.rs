@@ -41,9 +41,17 @@ pub struct Instance {
     /// A draining instance finishes what it has and gets nothing new (R27).
     #[serde(default)]
     pub draining: bool,
+    /// What the worker finds wrong with itself; while it does, it gets nothing new.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
 }
 
 impl Instance {
+    /// May it be given something new to do?
+    pub fn takes_new(&self) -> bool {
+        !self.draining && self.fault.is_none()
+    }
+
     /// `dyn://namespace.component.endpoint`, as users know it.
     pub fn uri(&self) -> String {
         format!("dyn://{}.{}.{}", self.namespace, self.component, self.endpoint)

@@ -6,6 +6,8 @@
 //!
 //! It must never know about HTTP, text, templates or how a worker is chosen.
 
+mod admission;
+pub mod canary;
 mod card;
 pub mod clock;
 pub mod embedded;
@@ -17,6 +19,7 @@ pub mod scripted;
 mod traced;
 mod worker;
 
+pub use admission::Limits;
 pub use clock::{Clock, ManualClock, RealClock};
 pub use engine::Engine;
 pub use metrics::Metrics;

@@ -1,5 +1,7 @@
 //! What a worker counts (behaviour.md 11.2, families `dynamo_component_*`).
 
+use crate::admission::Admitted;
+use crate::canary::Pulse;
 use crate::traced::Traced;
 use dynamo_runtime::metrics::names::{component, label};
 use dynamo_runtime::metrics::{self, GaugeVec, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
@@ -28,6 +30,11 @@ struct Families {
     duration: HistogramVec,
     errors: IntCounterVec,
     cancellations: IntCounterVec,
+    rejections: IntCounterVec,
+    engine_requests: IntGaugeVec,
+    queued_requests: IntGaugeVec,
+    health_checks: IntCounterVec,
+    health_checks_failed: IntCounterVec,
     load_time: GaugeVec,
     drain_time: GaugeVec,
     total_blocks: IntGaugeVec,
@@ -80,6 +87,31 @@ impl Metrics {
                 "Requests whose reader left before the end",
                 &LABELS,
             )?,
+            rejections: registry.counters(
+                component::REJECTION_REQUEST_TOTAL,
+                "Requests refused because the worker's limits were reached",
+                &LABELS,
+            )?,
+            engine_requests: registry.gauges(
+                component::ENGINE_REQUEST,
+                "Requests within the engine's limit",
+                &LABELS,
+            )?,
+            queued_requests: registry.gauges(
+                component::REQUEST_QUEUE,
+                "Requests above the engine's limit, which wait",
+                &LABELS,
+            )?,
+            health_checks: registry.counters(
+                component::HEALTH_CHECKS_TOTAL,
+                "Requests of the worker to its own idle engine",
+                &LABELS,
+            )?,
+            health_checks_failed: registry.counters(
+                component::HEALTH_CHECKS_FAILED_TOTAL,
+                "Times the engine failed them, and the worker was marked as not ready",
+                &LABELS,
+            )?,
             load_time: gauges(component::MODEL_LOAD_TIME_SECONDS, "Seconds it took to load the model")?,
             drain_time: gauges(component::DRAIN_TIME_SECONDS, "Seconds the drain took")?,
             total_blocks: registry.gauges(component::TOTAL_BLOCKS, "KV blocks of the engine", &LABELS)?,
@@ -111,6 +143,11 @@ impl Metrics {
             in_flight: families.in_flight.with_label_values(&labels),
             duration: families.duration.with_label_values(&labels),
             cancellations: families.cancellations.with_label_values(&labels),
+            rejections: families.rejections.with_label_values(&labels),
+            engine_requests: families.engine_requests.with_label_values(&labels),
+            queued_requests: families.queued_requests.with_label_values(&labels),
+            health_checks: families.health_checks.with_label_values(&labels),
+            health_checks_failed: families.health_checks_failed.with_label_values(&labels),
             load_time: families.load_time.with_label_values(&labels),
             drain_time: families.drain_time.with_label_values(&labels),
             total_blocks: families.total_blocks.with_label_values(&labels),
@@ -133,6 +170,11 @@ pub(crate) struct Series {
     in_flight: IntGauge,
     duration: Histogram,
     cancellations: IntCounter,
+    pub(crate) rejections: IntCounter,
+    pub(crate) engine_requests: IntGauge,
+    pub(crate) queued_requests: IntGauge,
+    pub(crate) health_checks: IntCounter,
+    pub(crate) health_checks_failed: IntCounter,
     pub(crate) load_time: Gauge,
     pub(crate) drain_time: Gauge,
     total_blocks: IntGauge,
@@ -181,6 +223,12 @@ impl Drop for Series {
         let _ = families.in_flight.remove_label_values(&self.labels);
         let _ = families.duration.remove_label_values(&self.labels);
         let _ = families.cancellations.remove_label_values(&self.labels);
+        for counters in [&families.rejections, &families.health_checks, &families.health_checks_failed] {
+            let _ = counters.remove_label_values(&self.labels);
+        }
+        for gauges in [&families.engine_requests, &families.queued_requests] {
+            let _ = gauges.remove_label_values(&self.labels);
+        }
         let _ = families.total_blocks.remove_label_values(&self.labels);
         for gauges in [
             &families.load_time,
@@ -207,6 +255,9 @@ pub(crate) struct MeteredSink {
     taken: Instant,
     has_spoken: bool,
     over: bool,
+    pulse: Arc<Pulse>,
+    /// Room that another request gets when this is dropped. None: it was refused.
+    _room: Option<Admitted>,
 }
 
 impl MeteredSink {
@@ -215,9 +266,12 @@ impl MeteredSink {
         request: Arc<Request>,
         series: Arc<Series>,
         traced: Traced,
+        pulse: Arc<Pulse>,
+        room: Option<Admitted>,
     ) -> Self {
         series.in_flight.inc();
-        Self { sink, request, series, traced, taken: Instant::now(), has_spoken: false, over: false }
+        let taken = Instant::now();
+        Self { sink, request, series, traced, taken, has_spoken: false, over: false, pulse, _room: room }
     }
 }
 
@@ -229,7 +283,10 @@ impl DeltaSink for MeteredSink {
         if !std::mem::replace(&mut self.has_spoken, true) {
             self.series.families.first_response.observe(self.taken.elapsed().as_secs_f64());
         }
-        self.over |= delta.finish.is_some();
+        if delta.finish.is_some() {
+            self.over = true;
+            self.pulse.answered();
+        }
         self.traced.delta(&delta);
         self.sink.push(delta);
     }

@@ -1,5 +1,6 @@
 //! From an engine's steps to the event plane.
 
+use crate::canary::Pulse;
 use crate::metrics::Series;
 use dynamo_runtime::events::EventPlane;
 use dynamo_runtime::plane::InProcess;
@@ -17,11 +18,18 @@ pub(crate) struct Publisher {
     sequence: Mutex<u64>,
     /// Known once the engine has said which model it serves.
     series: OnceLock<Arc<Series>>,
+    pulse: Arc<Pulse>,
 }
 
 impl Publisher {
-    pub(crate) fn new(plane: InProcess, events: Arc<dyn EventPlane>, source: WorkerRank, epoch: u64) -> Self {
-        Self { plane, events, source, epoch, sequence: Mutex::new(0), series: OnceLock::new() }
+    pub(crate) fn new(
+        plane: InProcess,
+        events: Arc<dyn EventPlane>,
+        source: WorkerRank,
+        epoch: u64,
+        pulse: Arc<Pulse>,
+    ) -> Self {
+        Self { plane, events, source, epoch, sequence: Mutex::new(0), series: OnceLock::new(), pulse }
     }
 
     /// Counts into `series` from now on.
@@ -34,6 +42,9 @@ impl StepObserver for Publisher {
     fn on_step(&self, report: StepReport) {
         // First of all: clients wait for these tokens.
         self.plane.flush(self.source.worker);
+        if report.prefill_tokens > 0 || report.decode_tokens > 0 {
+            self.pulse.worked();
+        }
         if let Some(series) = self.series.get() {
             series.set_load(&report.load);
         }

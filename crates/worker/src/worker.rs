@@ -1,5 +1,7 @@
 //! One worker: an engine on the request plane, its events on the event plane, its record in discovery.
 
+use crate::admission::{Admission, Limits};
+use crate::canary::{self, Pulse};
 use crate::engine::{Engine, draining, refuse};
 use crate::metrics::{MeteredSink, Metrics, Series};
 use crate::publisher::Publisher;
@@ -16,6 +18,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tokio::task::AbortHandle;
 
 /// Who a worker is.
 #[derive(Clone, Debug)]
@@ -32,6 +35,10 @@ pub struct WorkerOptions {
     pub epoch: u64,
     /// Reported as it is; none: there was nothing to load.
     pub model_load_time_s: Option<f64>,
+    /// None: its engine decides what it takes.
+    pub limits: Option<Limits>,
+    /// None: its engine is not asked how it does.
+    pub canary: Option<canary::Options>,
 }
 
 impl WorkerOptions {
@@ -45,6 +52,8 @@ impl WorkerOptions {
             transport: Transport::InProcess,
             epoch,
             model_load_time_s: None,
+            limits: None,
+            canary: None,
         }
     }
 }
@@ -92,7 +101,8 @@ pub enum Drained {
 /// as a retryable fault.
 pub struct Worker {
     // Dropped in this order: nobody is sent here any more, nobody gets in any more, then the engine ends.
-    registration: Registration,
+    canary: Option<Watching>,
+    registration: Arc<Registration>,
     serving: ServeGuard,
     intake: Arc<Intake>,
     record: ModelRecord,
@@ -116,10 +126,14 @@ impl Worker {
             id: options.instance_id,
             transport: options.transport,
             draining: false,
+            fault: None,
         };
         let source = WorkerRank::new(instance.id, 0);
         let events = Arc::clone(&services.events);
-        let publisher = Arc::new(Publisher::new(services.plane.clone(), events, source, options.epoch));
+        let pulse = Arc::new(Pulse::new());
+        let publisher =
+            Publisher::new(services.plane.clone(), events, source, options.epoch, Arc::clone(&pulse));
+        let publisher = Arc::new(publisher);
         let observer = Arc::clone(&publisher) as Arc<dyn StepObserver>;
         let engine = build(observer).map_err(|error| Error::Engine(error.into()))?;
         let series = services.metrics.series(&instance, &engine.card().name);
@@ -131,6 +145,8 @@ impl Worker {
         let card = Arc::clone(engine.card());
         let intake = Arc::new(Intake {
             engine,
+            admission: Admission::new(options.limits, Arc::clone(&series)),
+            pulse,
             series,
             draining: AtomicBool::new(false),
             instance: instance.clone(),
@@ -139,7 +155,9 @@ impl Worker {
         let serving = services.plane.serve(instance.id, Arc::clone(&intake) as Arc<dyn Handler>);
         let record = ModelRecord { instance, card };
         let registration = services.discovery.register(record.clone()).await.map_err(Error::Discovery)?;
-        Ok(Self { registration, serving, intake, record })
+        let registration = Arc::new(registration);
+        let canary = options.canary.map(|options| Watching::start(&intake, &registration, options));
+        Ok(Self { canary, registration, serving, intake, record })
     }
 
     pub fn id(&self) -> InstanceId {
@@ -162,6 +180,9 @@ impl Worker {
     /// Takes nothing new from now on.
     pub fn begin_drain(&self) {
         if !self.intake.draining.swap(true, Ordering::AcqRel) {
+            if let Some(canary) = &self.canary {
+                canary.0.abort();
+            }
             self.registration.set_draining();
             self.intake.engine.begin_drain();
         }
@@ -182,8 +203,27 @@ impl Worker {
 }
 
 /// Where calls come in.
+/// Watches over the engine until dropped.
+struct Watching(AbortHandle);
+
+impl Watching {
+    fn start(intake: &Intake, registration: &Arc<Registration>, options: canary::Options) -> Self {
+        let (engine, registration) = (Arc::downgrade(&intake.engine), Arc::downgrade(registration));
+        let (pulse, series) = (Arc::clone(&intake.pulse), Arc::downgrade(&intake.series));
+        Self(tokio::spawn(canary::watch(engine, pulse, registration, series, options)).abort_handle())
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 struct Intake {
     engine: Arc<dyn Engine>,
+    admission: Arc<Admission>,
+    pulse: Arc<Pulse>,
     series: Arc<Series>,
     draining: AtomicBool,
     instance: Instance,
@@ -195,13 +235,21 @@ impl Handler for Intake {
         self.series.requests.inc();
         let traced = Traced::new(&self.tracer, &self.instance, &request);
         let log = traced.log().clone();
-        let sink = MeteredSink::new(sink, Arc::clone(&request), Arc::clone(&self.series), traced);
-        if self.draining.load(Ordering::Acquire) {
-            return refuse(Box::new(sink), draining());
+        let draining = if self.draining.load(Ordering::Acquire) { Err(draining()) } else { Ok(()) };
+        let (room, refused) = match draining.and_then(|()| self.admission.admit()) {
+            Ok(room) => (Some(room), None),
+            Err(error) => (None, Some(error)),
+        };
+        let (series, pulse) = (Arc::clone(&self.series), Arc::clone(&self.pulse));
+        let sink = MeteredSink::new(sink, Arc::clone(&request), series, traced, pulse, room);
+        if let Some(error) = refused {
+            return refuse(Box::new(sink), error);
         }
         log.in_scope(|| self.engine.submit(request, Box::new(sink)))
     }
 }
 
+#[cfg(test)]
+mod care_tests;
 #[cfg(test)]
 mod tests;

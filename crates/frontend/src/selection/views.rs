@@ -41,6 +41,8 @@ fn of_model(shared: &Shared, model: &Arc<Model>) -> Vec<Record> {
         let id = worker.instance.id;
         let (lifecycle, reason) = if worker.instance.draining {
             ("draining", Some("it is draining".to_owned()))
+        } else if let Some(fault) = &worker.instance.fault {
+            ("unschedulable", Some(format!("it is not ready: {fault}")))
         } else if suspended.contains(&id) {
             ("unschedulable", Some("it failed and is suspended for a while".to_owned()))
         } else if let State::Broken(error) = model.state() {

@@ -208,5 +208,9 @@ async fn r31_server_faults_open_the_breaker() {
         harness.post(ROUTES[3].0, &ask(ROUTES[3].0, true, "x", json!({}))).await;
     }
     assert_eq!(bad.requests().len(), failures);
+    let health = harness.get("/health").await.json();
+    let suspended: Vec<_> =
+        health["instances"].as_array().unwrap().iter().map(|it| it["suspended"].as_bool()).collect();
+    assert_eq!(suspended, [Some(true), Some(false)], "{health}");
     harness.balanced().await;
 }

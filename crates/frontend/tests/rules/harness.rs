@@ -176,6 +176,7 @@ impl Harness {
                 id: InstanceId(id),
                 transport: Transport::InProcess,
                 draining: false,
+                fault: None,
             },
             card: Arc::new(card),
         };

@@ -1,11 +1,11 @@
 //! R25, R27-R29, R35: which models can be asked for, and when.
 
-use crate::client::{Client, get};
+use crate::client::{Client, PATIENCE, get};
 use crate::harness::{Behaviour, Ending, Harness, ROUTES, all_pieces, ask, card, config, eventually, read};
 use dynamo_frontend::Config;
 use dynamo_types::FinishReason::Stop;
 use dynamo_types::{BlockContract, InstanceId, SpecialTokens, TokenizerSpec};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 const STOPPED: Ending = Ending::Finish(Stop);
@@ -89,6 +89,34 @@ async fn r27_a_draining_worker_gets_nothing_new_and_finishes_what_it_has() {
     harness.balanced().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_finds_itself_ill_is_shown_and_gets_nothing_until_it_is_well() {
+    let harness = Harness::new().await;
+    let ill = harness.worker(1, card("m", &[b"ok"]), all_pieces(1, STOPPED)).await;
+    let well = harness.worker(2, card("m", &[b"ok"]), all_pieces(1, STOPPED)).await;
+    let shown = async |fault: Value| {
+        let limit = tokio::time::Instant::now() + PATIENCE;
+        while harness.get("/health").await.json()["instances"][0]["fault"] != fault {
+            assert!(tokio::time::Instant::now() < limit, "{fault} is not shown");
+        }
+    };
+    ill.registration.as_ref().unwrap().set_fault(Some("it coughs"));
+    shown(json!("it coughs")).await;
+    for _ in 0..30 {
+        harness.post(ROUTES[2].0, &ask(ROUTES[2].0, false, "x", json!({}))).await;
+    }
+    assert_eq!((ill.requests().len(), well.requests().len()), (0, 30));
+    well.registration.as_ref().unwrap().set_fault(Some("it coughs too"));
+    eventually("nobody is left", || harness.frontend.models().is_empty()).await;
+    let reply = harness.post(ROUTES[0].0, &ask(ROUTES[0].0, false, "x", json!({}))).await;
+    assert_eq!(reply.status, 503, "{}", reply.text());
+    ill.registration.as_ref().unwrap().set_fault(None);
+    shown(Value::Null).await;
+    let reply = harness.post(ROUTES[2].0, &ask(ROUTES[2].0, false, "x", json!({}))).await;
+    assert_eq!((reply.status, ill.requests().len()), (200, 1));
+    harness.balanced().await;
+}
+
 fn blank() -> dynamo_types::Request {
     dynamo_types::Request {
         id: "blank".into(),
@@ -160,6 +188,7 @@ async fn r35_workers_that_differ_are_refused_and_the_reason_is_shown() {
             id: InstanceId(3),
             transport: dynamo_types::Transport::InProcess,
             draining: false,
+            fault: None,
         },
         card: Arc::new(blocks),
     };

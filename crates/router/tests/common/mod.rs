@@ -37,6 +37,7 @@ pub(crate) fn record(worker: u64, block_size: u32) -> ModelRecord {
         id: InstanceId(worker),
         transport: Transport::InProcess,
         draining: false,
+        fault: None,
     };
     ModelRecord { instance, card: Arc::new(card) }
 }

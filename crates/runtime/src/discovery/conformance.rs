@@ -74,6 +74,12 @@ async fn others_see_what_comes_changes_and_goes(bench: &impl Bench) {
     let first = here.register(remote(1, "m", 16)).await.unwrap();
     let second = there.register(remote(2, "m", 16)).await.unwrap();
     until(&mut watch, &mut told, &[remote(1, "m", 16), remote(2, "m", 16)]).await;
+    first.set_fault(Some("it coughs"));
+    let mut ill = remote(1, "m", 16);
+    ill.instance.fault = Some("it coughs".into());
+    until(&mut watch, &mut told, &[ill, remote(2, "m", 16)]).await;
+    first.set_fault(None);
+    until(&mut watch, &mut told, &[remote(1, "m", 16), remote(2, "m", 16)]).await;
     first.set_draining();
     let mut draining = remote(1, "m", 16);
     draining.instance.draining = true;

@@ -12,7 +12,7 @@ use super::{Discovery, Error, Lease, Registration, View, Watch};
 use crate::BoxFuture;
 use crate::sync::lock;
 use client::{Access, Client, Fault};
-use dynamo_types::{InstanceId, ModelRecord};
+use dynamo_types::{Instance, InstanceId, ModelRecord};
 use own::{Offer, Own};
 use picture::{Picture, Snapshot};
 use std::sync::{Arc, Mutex};
@@ -201,15 +201,15 @@ impl Store {
         }
     }
 
-    fn set_draining(&self, id: InstanceId) {
+    fn change(&self, id: InstanceId, change: impl Fn(&mut Instance)) {
         let mut own = lock(&self.own);
         let Some(owned) = own.get_mut(id) else { return };
-        owned.record.instance.draining = true;
+        change(&mut owned.record.instance);
         match Entries::of(&owned.record) {
             Ok(entries) => owned.change(entries),
             Err(error) => tracing::warn!(%error, "a record cannot be written"),
         }
-        self.view.update(id, |record| record.instance.draining = true);
+        self.view.update(id, |record| change(&mut record.instance));
         self.changed.notify_one();
     }
 
@@ -299,7 +299,11 @@ struct Entry {
 
 impl Lease for Entry {
     fn set_draining(&self) {
-        self.store.set_draining(self.id);
+        self.store.change(self.id, |instance| instance.draining = true);
+    }
+
+    fn set_fault(&self, fault: Option<&str>) {
+        self.store.change(self.id, |instance| instance.fault = fault.map(str::to_owned));
     }
 }
 

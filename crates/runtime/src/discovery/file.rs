@@ -12,7 +12,7 @@ use super::layout::{self, Blob, Entries};
 use super::{Discovery, Error, Lease, Registration, View, Watch, check};
 use crate::BoxFuture;
 use crate::sync::lock;
-use dynamo_types::{InstanceId, ModelRecord};
+use dynamo_types::{Instance, InstanceId, ModelRecord};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -298,16 +298,16 @@ impl Store {
         }
     }
 
-    fn set_draining(&self, id: InstanceId) {
+    fn change(&self, id: InstanceId, change: impl Fn(&mut Instance)) {
         let mut own = lock(&self.own);
         let Some(owned) = own.records.get_mut(&id) else { return };
-        owned.record.instance.draining = true;
+        change(&mut owned.record.instance);
         match Entries::of(&owned.record) {
             Ok(entries) => owned.entries = entries,
             Err(error) => tracing::warn!(%error, "a record cannot be written"),
         }
         owned.is_unwritten = true;
-        self.view.update(id, |record| record.instance.draining = true);
+        self.view.update(id, |record| change(&mut record.instance));
     }
 
     fn round(&self, touch: bool) {
@@ -529,7 +529,11 @@ struct Entry {
 
 impl Lease for Entry {
     fn set_draining(&self) {
-        self.store.set_draining(self.id);
+        self.store.change(self.id, |instance| instance.draining = true);
+    }
+
+    fn set_fault(&self, fault: Option<&str>) {
+        self.store.change(self.id, |instance| instance.fault = fault.map(str::to_owned));
     }
 }
 

@@ -69,6 +69,8 @@ struct InstanceValue {
     transport: Transport,
     #[serde(default)]
     draining: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fault: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -95,6 +97,7 @@ impl Entries {
             instance_id: instance.id,
             transport: instance.transport.clone(),
             draining: instance.draining,
+            fault: instance.fault.clone(),
         };
         let mut card = serde_json::to_value(&*record.card)?;
         let blob = detach(&mut card);
@@ -189,6 +192,7 @@ fn model(
             id: endpoint.instance_id,
             transport: endpoint.transport,
             draining: endpoint.draining,
+            fault: endpoint.fault,
         },
         card: Arc::new(card),
     }))

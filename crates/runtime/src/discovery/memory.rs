@@ -83,6 +83,10 @@ impl Lease for Entry {
     fn set_draining(&self) {
         self.view.update(self.id, |record| record.instance.draining = true);
     }
+
+    fn set_fault(&self, fault: Option<&str>) {
+        self.view.update(self.id, |record| record.instance.fault = fault.map(str::to_owned));
+    }
 }
 
 impl Drop for Entry {

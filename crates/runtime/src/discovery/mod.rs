@@ -51,6 +51,9 @@ pub enum Event {
 pub trait Lease: Send + Sync {
     /// Marks the record as draining: it finishes what it has and gets nothing new (R27).
     fn set_draining(&self);
+
+    /// Says what is wrong with the worker, or that nothing is any more; while something is, it gets nothing new.
+    fn set_fault(&self, fault: Option<&str>);
 }
 
 /// A registered record. Dropping it withdraws the record.
@@ -64,6 +67,11 @@ impl Registration {
     /// Marks the record as draining: it finishes what it has and gets nothing new (R27).
     pub fn set_draining(&self) {
         self.0.set_draining();
+    }
+
+    /// Says what is wrong with the worker, or that nothing is any more; while something is, it gets nothing new.
+    pub fn set_fault(&self, fault: Option<&str>) {
+        self.0.set_fault(fault);
     }
 }
 
@@ -144,6 +152,7 @@ pub(crate) mod fixture {
                 id: InstanceId(id),
                 transport: Transport::InProcess,
                 draining: false,
+                fault: None,
             },
             card: Arc::new(ModelCard {
                 name: model.into(),

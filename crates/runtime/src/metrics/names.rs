@@ -141,4 +141,10 @@ pub mod component {
     pub const KV_CACHE_HIT_RATE: &str = "dynamo_component_kv_cache_hit_rate";
     pub const DRAIN_TIME_SECONDS: &str = "dynamo_component_drain_time_seconds";
     pub const TIME_TO_FIRST_RESPONSE_SECONDS: &str = "dynamo_work_handler_time_to_first_response_seconds";
+    pub const ENGINE_REQUEST: &str = "dynamo_engine_request";
+    pub const REQUEST_QUEUE: &str = "dynamo_request_queue";
+    pub const REJECTION_REQUEST_TOTAL: &str = "dynamo_rejection_request_total";
+    /// Ours, as is the next.
+    pub const HEALTH_CHECKS_TOTAL: &str = "dynamo_component_health_checks_total";
+    pub const HEALTH_CHECKS_FAILED_TOTAL: &str = "dynamo_component_health_checks_failed_total";
 }

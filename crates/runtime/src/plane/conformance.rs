@@ -102,6 +102,7 @@ pub(super) fn instance(id: u64, transport: &Transport) -> Instance {
         id: InstanceId(id),
         transport: transport.clone(),
         draining: false,
+        fault: None,
     }
 }
 

@@ -245,6 +245,7 @@ mod tests {
             id: InstanceId(id),
             transport: Transport::InProcess,
             draining: false,
+            fault: None,
         }
     }
 

@@ -11,15 +11,15 @@ use dynamo_types::{Class, Delta, FinishReason, Load, Stopping, draw};
 
 type Built = Result<Arc<dyn Engine>, dynamo_types::Error>;
 
-struct Fleet {
-    services: Services,
-    memory: Arc<Memory>,
+pub(super) struct Fleet {
+    pub(super) services: Services,
+    pub(super) memory: Arc<Memory>,
     local: Arc<Local>,
-    registry: Registry,
-    clock: ManualClock,
+    pub(super) registry: Registry,
+    pub(super) clock: ManualClock,
 }
 
-fn fleet() -> Fleet {
+pub(super) fn fleet() -> Fleet {
     let registry = Registry::new();
     let options = discovery::Options { relist: None, ..discovery::Options::default() };
     let memory = Arc::new(Memory::new(options));
@@ -48,12 +48,12 @@ impl Fleet {
         self.start(id, |observer| Mock::new(card, options, &self.clock, observer).unwrap()).await
     }
 
-    async fn call(&self, worker: &Worker, request: Request) -> Result<DeltaStream> {
+    pub(super) async fn call(&self, worker: &Worker, request: Request) -> Result<DeltaStream> {
         self.services.plane.call(&worker.record.instance, Arc::new(request)).await
     }
 }
 
-fn small(block_size: u32) -> mock::Options {
+pub(super) fn small(block_size: u32) -> mock::Options {
     mock::Options {
         block_size,
         num_gpu_blocks: 64,
@@ -65,7 +65,7 @@ fn small(block_size: u32) -> mock::Options {
     }
 }
 
-fn request(name: &str, tokens: Vec<u32>, max_tokens: u32) -> Request {
+pub(super) fn request(name: &str, tokens: Vec<u32>, max_tokens: u32) -> Request {
     Request {
         id: name.into(),
         model: "mock".into(),
@@ -82,7 +82,7 @@ fn request(name: &str, tokens: Vec<u32>, max_tokens: u32) -> Request {
 }
 
 /// Reads to the end.
-async fn fold(mut stream: DeltaStream) -> Result<Delta> {
+pub(super) async fn fold(mut stream: DeltaStream) -> Result<Delta> {
     let mut all = Delta::default();
     while let Some(delta) = stream.next().await {
         all.merge(delta?);

@@ -208,6 +208,7 @@ async fn a_peer_that_hangs_is_found_by_its_silence() {
         id: InstanceId(1),
         transport: Transport::Nats("there".into()),
         draining: false,
+        fault: None,
     };
     let mut stream = caller.call(&instance, request(&[1])).await.unwrap();
     let error = stream.next().await.unwrap().unwrap_err();

@@ -42,6 +42,7 @@ async fn calls_are_counted_on_both_sides_and_given_back() {
         id: InstanceId(1),
         transport: Transport::Tcp(server.local_addr().to_string()),
         draining: false,
+        fault: None,
     };
     let caller = Caller::new(calls, Arc::new(Local::default()), Arc::new(Dialer::default()));
     let pool = |registry: &Registry| {
