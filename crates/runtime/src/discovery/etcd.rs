@@ -316,4 +316,6 @@ impl Drop for Entry {
 #[cfg(test)]
 mod fixture;
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;

@@ -47,7 +47,8 @@ async fn session(
     let listed = snapshot(client).await?;
     let relist = Instant::now() + store.options.relist_every;
     let moment = (Instant::now(), store.options.lease);
-    if picture.list(listed, *unheard, store.view.list(), moment) {
+    let others = lock(&store.own).others(store.view.list());
+    if picture.list(listed, *unheard, others, moment) {
         lock(&store.own).replaced();
         store.changed.notify_one();
     }

@@ -174,6 +174,12 @@ impl Own {
         records.extend(self.records.values().map(|owned| owned.record.clone()));
     }
 
+    /// Those of a list that others have registered. What is ours needs nobody to remember it.
+    pub(super) fn others(&self, mut records: Vec<ModelRecord>) -> Vec<ModelRecord> {
+        records.retain(|record| !self.records.contains_key(&record.instance.id));
+        records
+    }
+
     /// Another store stands in the place of the one that was: nothing of ours is in it, and its revisions are others.
     pub(super) fn replaced(&mut self) {
         self.all_unwritten();
@@ -185,5 +191,34 @@ impl Owned {
     pub(super) fn change(&mut self, entries: Entries) {
         self.entries = entries;
         self.written = None;
+    }
+}
+
+/// For a model's states: nobody waits for a copy.
+#[cfg(test)]
+impl Clone for Own {
+    fn clone(&self) -> Self {
+        let copy = |owned: &Owned| {
+            let Owned { record, entries, written, lease, .. } = owned;
+            let (record, entries) = (record.clone(), entries.clone());
+            Owned { record, entries, written: *written, lease: *lease, reply: None }
+        };
+        Self {
+            records: self.records.iter().map(|(&id, owned)| (id, copy(owned))).collect(),
+            offers: VecDeque::new(),
+            removals: self.removals.clone(),
+            withdrawn: self.withdrawn.clone(),
+        }
+    }
+}
+
+/// For what makes two states of a model the same.
+#[cfg(test)]
+impl std::fmt::Debug for Own {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let records = self.records.values();
+        let records = records.map(|owned| (owned.record.instance.draining, owned.written, owned.lease));
+        let removals = self.removals.iter().map(|removal| removal.lease);
+        f.debug_list().entries(records).entries(removals).entries(&self.withdrawn).finish()
     }
 }

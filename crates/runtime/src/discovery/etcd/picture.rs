@@ -18,7 +18,7 @@ pub(super) struct Snapshot {
     pub(super) pairs: Vec<Pair>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Picture {
     pub(super) revision: i64,
     pub(super) identity: Option<Vec<u8>>,
@@ -30,7 +30,7 @@ pub(super) struct Picture {
 
 impl Picture {
     /// Takes over a list. `unheard`: we have not heard the store all the while since the last one. `shown`: what the view
-    /// shows. True: it is another store than before.
+    /// shows of others. True: it is another store than before.
     pub(super) fn list(
         &mut self,
         snapshot: Snapshot,
@@ -42,11 +42,8 @@ impl Picture {
         let replaced = !same || snapshot.revision < self.revision;
         self.identity = Some(snapshot.identity);
         self.revision = snapshot.revision;
-        if replaced {
-            self.kept.count_from(self.revision);
-        }
         if replaced || unheard {
-            self.kept.begin(shown, now + lease, self.revision);
+            self.kept.begin(shown, now, lease, self.revision);
         }
         snapshot.pairs.iter().for_each(|pair| self.kept.written(pair));
         self.entries = snapshot.pairs.into_iter().map(|pair| (pair.key, text(&pair.value))).collect();
@@ -95,7 +92,21 @@ impl Picture {
 
     /// When the next of those that may still come again is given up.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.kept.0.values().map(|kept| kept.until).min()
+        self.kept.records.values().map(|kept| kept.until).min()
+    }
+}
+
+#[cfg(test)]
+impl Picture {
+    /// What makes two of them the same, as seen at `now`.
+    pub(super) fn key(&self, now: Instant) -> String {
+        let kept = self.kept.records.values().map(|kept| {
+            let left = kept.until.saturating_duration_since(now);
+            (kept.record.instance.draining, left, kept.since, kept.is_written)
+        });
+        let entries = self.entries.values().map(String::len);
+        let known = (self.revision, &self.identity);
+        format!("{known:?} {:?} {:?}", entries.collect::<Vec<_>>(), kept.collect::<Vec<_>>())
     }
 }
 
@@ -106,9 +117,14 @@ fn text(value: &[u8]) -> String {
 /// Records that were there before we lost the store, or the store its data. Their owners may have lost it too, and may
 /// still be listed under leases that have ended already. So each stays for one lease, whatever the store says, or until its
 /// owner has written all of it again: nobody is taken away who only was not heard.
-#[derive(Default)]
-struct Kept(BTreeMap<String, Keeping>);
+#[derive(Clone, Default)]
+struct Kept {
+    records: BTreeMap<String, Keeping>,
+    /// When we last heard the store.
+    heard: Option<Instant>,
+}
 
+#[derive(Clone)]
 struct Keeping {
     record: ModelRecord,
     until: Instant,
@@ -119,32 +135,40 @@ struct Keeping {
 }
 
 impl Kept {
-    /// Who is kept already is not kept longer: a store that comes and goes does not keep the dead.
-    fn begin(&mut self, shown: Vec<ModelRecord>, until: Instant, since: i64) {
+    /// Who is kept already is not kept longer, but for the time that nobody could be heard in: a store that comes and goes
+    /// does not keep the dead, nor take away those who live.
+    fn begin(&mut self, shown: Vec<ModelRecord>, now: Instant, lease: Duration, since: i64) {
+        let silence = self.heard.map_or(Duration::ZERO, |heard| now.saturating_duration_since(heard));
+        for kept in self.records.values_mut() {
+            (kept.since, kept.is_written) = (since, false);
+            kept.until += silence;
+        }
         for record in shown {
             let id = record.instance.id.to_string();
-            self.0.entry(id).or_insert(Keeping { record, until, since, is_written: false });
+            self.records.entry(id).or_insert(Keeping {
+                record,
+                until: now + lease,
+                since,
+                is_written: false,
+            });
         }
-    }
-
-    /// The revisions of another store are others.
-    fn count_from(&mut self, since: i64) {
-        self.0.values_mut().for_each(|kept| kept.since = since);
     }
 
     fn written(&mut self, pair: &Pair) {
         let id = pair.key.rsplit('/').next().unwrap_or_default();
-        if let Some(kept) = self.0.get_mut(id) {
+        if let Some(kept) = self.records.get_mut(id) {
             kept.is_written |= pair.revision > kept.since;
         }
     }
 
     fn merge(&mut self, listed: &mut Vec<ModelRecord>, now: Instant) {
-        self.0.retain(|_, kept| kept.until > now);
-        let mut absent: BTreeSet<InstanceId> = self.0.values().map(|kept| kept.record.instance.id).collect();
+        self.heard = Some(now);
+        self.records.retain(|_, kept| kept.until > now);
+        let mut absent: BTreeSet<InstanceId> =
+            self.records.values().map(|kept| kept.record.instance.id).collect();
         for record in listed.iter() {
             if absent.remove(&record.instance.id)
-                && let Entry::Occupied(mut kept) = self.0.entry(record.instance.id.to_string())
+                && let Entry::Occupied(mut kept) = self.records.entry(record.instance.id.to_string())
             {
                 if kept.get().is_written {
                     kept.remove();
@@ -153,7 +177,7 @@ impl Kept {
                 }
             }
         }
-        let kept = self.0.values().filter(|kept| absent.contains(&kept.record.instance.id));
+        let kept = self.records.values().filter(|kept| absent.contains(&kept.record.instance.id));
         listed.extend(kept.map(|kept| kept.record.clone()));
     }
 }
@@ -196,12 +220,29 @@ mod tests {
         assert_eq!(picture.records(at(100).0).0, shown);
         assert_eq!(picture.due(), Some(at(110).0));
         // One writes itself down again, and then leaves: that is believed.
-        assert!(!picture.list(snapshot("b", 3, std::slice::from_ref(&one)), true, shown.clone(), at(105)));
+        assert!(!picture.list(snapshot("b", 3, std::slice::from_ref(&one)), false, shown.clone(), at(105)));
         assert_eq!(picture.records(at(105).0).0, shown);
         picture.apply(removal(&one, 4));
         assert_eq!(picture.records(at(106).0).0, std::slice::from_ref(&two));
         assert_eq!(picture.records(at(111).0).0, []);
         assert_eq!(picture.due(), None);
+    }
+
+    #[test]
+    fn r24_a_store_that_is_lost_again_takes_nobody_away_who_could_not_come() {
+        let one = remote(1, "m", 16);
+        let shown = std::slice::from_ref(&one);
+        let start = Instant::now();
+        let at = |s: u64| (start + Duration::from_secs(s), LEASE);
+        let mut picture = Picture::default();
+        picture.list(snapshot("a", 5, shown), false, vec![], at(0));
+        picture.list(snapshot("a", 5, shown), true, shown.to_vec(), at(1));
+        assert_eq!(picture.records(at(2).0).0, shown);
+        // Longer than a lease, and with nothing in it then.
+        picture.list(snapshot("b", 1, &[]), true, shown.to_vec(), at(50));
+        assert_eq!(picture.records(at(50).0).0, shown);
+        assert_eq!(picture.due(), Some(at(59).0));
+        assert_eq!(picture.records(at(59).0).0, []);
     }
 
     #[test]
