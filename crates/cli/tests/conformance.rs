@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 /// Set to have the page written instead of compared.
 const WRITE: &str = "DYNAMO_WRITE_DOCS";
 
-/// The rules of text, streams, tools, dialects and cancellation.
-const RULES: [&str; 23] = [
+/// The rules of text, streams, tools, dialects, cancellation, fleets and routing.
+const RULES: [&str; 38] = [
     "characters are whole, however tokens cut them",
     "text that may become a stop string is held back",
     "the earliest stop wins",
@@ -35,6 +35,21 @@ const RULES: [&str; 23] = [
     "leaving before the first token reaches the engine",
     "leaving frees everything on every route",
     "cancelling returns blocks",
+    "a lost lease heals itself",
+    "a restart rebuilds the whole view, and nobody blocks it",
+    "a missed delete is repaired",
+    "who ends gets no new work",
+    "readiness tells the truth",
+    "a drain finishes what runs",
+    "a failed dispatch tries elsewhere",
+    "breakers count server faults only",
+    "gaps in events are recovered, once each",
+    "a publisher that begins anew voids what it said",
+    "the prefix index is bounded by live blocks",
+    "one contract for blocks and hashes",
+    "a block's hash carries its identity",
+    "ties are broken fairly, and load is booked at selection",
+    "bookings never leak",
 ];
 
 /// Generated cases that the issue asks for.

@@ -13,6 +13,8 @@ pub(super) trait Bench {
     type Store: Discovery;
     /// One more process's view of the store.
     async fn open(&self) -> Self::Store;
+    /// The same; its watches get a full list again every so often, whether or not anything is told.
+    async fn open_listing(&self, every: Duration) -> Self::Store;
 }
 
 /// What a store can be made to suffer.
@@ -64,6 +66,7 @@ pub(super) async fn suite(bench: &impl Bench) {
     r25_a_late_start_sees_everything(bench).await;
     large_cards_cross(bench).await;
     flapping_workers_and_reused_addresses_converge(bench).await;
+    r26_a_silent_watch_is_listed_again(bench).await;
 }
 
 async fn others_see_what_comes_changes_and_goes(bench: &impl Bench) {
@@ -163,6 +166,30 @@ async fn flapping_workers_and_reused_addresses_converge(bench: &impl Bench) {
     }
 }
 
+/// A watch that is told of nothing hears all there is from time to time, so whatever it missed is repaired.
+async fn r26_a_silent_watch_is_listed_again(bench: &impl Bench) {
+    let here = bench.open().await;
+    let there = bench.open_listing(Duration::from_millis(200)).await;
+    let mut watch = there.watch().await;
+    let mut told = BTreeMap::new();
+    let held = here.register(remote(1, "m", 16)).await.unwrap();
+    until(&mut watch, &mut told, &[remote(1, "m", 16)]).await;
+    for _ in 0..3 {
+        assert_eq!(next(&mut watch).await, Event::List(vec![remote(1, "m", 16)]));
+    }
+    drop(held);
+    until(&mut watch, &mut told, &[]).await;
+    // Whoever forgot to listen is told again.
+    assert_eq!(next(&mut watch).await, Event::List(vec![]));
+    here.settled().await;
+}
+
+/// What a watch says next. The limit only bounds a failing test.
+pub(super) async fn next(watch: &mut Watch) -> Event {
+    let next = tokio::time::timeout(Duration::from_secs(60), watch.next()).await;
+    next.expect("a watch says something within a minute").expect("discovery was not shut down")
+}
+
 pub(super) async fn dead_owners_leave_and_living_ones_stay(bench: &impl Faults) {
     let (here, there) = (bench.open().await, bench.open().await);
     let _living = here.register(remote(1, "m", 16)).await.unwrap();
@@ -219,7 +246,7 @@ pub(super) async fn r24_a_store_that_lost_everything_is_written_again(bench: &im
     drop(dead);
     bench.lose_everything().await;
     // The dead one goes, and nobody else.
-    assert_eq!(watch.next().await, Some(Event::Delete(InstanceId(2))));
+    assert_eq!(next(&mut watch).await, Event::Delete(InstanceId(2)));
     quiet(&mut watch, bench).await;
     let late = bench.open().await;
     until(&mut late.watch().await, &mut BTreeMap::new(), &[remote(1, "m", 16)]).await;

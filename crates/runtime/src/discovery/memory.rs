@@ -98,13 +98,47 @@ impl Drop for Entry {
 #[cfg(test)]
 mod tests {
     use super::super::Event;
+    use super::super::conformance::{self, Bench};
     use super::super::fixture::record;
     use super::*;
     use dynamo_types::draw;
     use std::collections::BTreeMap;
 
+    const CASES: u64 = 200;
+
     fn quiet() -> Memory {
         Memory::new(Options { relist: None, ..Options::default() })
+    }
+
+    /// In one process every view is the same store.
+    impl Discovery for Arc<Memory> {
+        fn register(&self, record: ModelRecord) -> BoxFuture<'_, Result<Registration, Error>> {
+            Memory::register(self, record)
+        }
+
+        fn watch(&self) -> BoxFuture<'_, Watch> {
+            Memory::watch(self)
+        }
+    }
+
+    struct One(Arc<Memory>);
+
+    impl Bench for One {
+        type Store = Arc<Memory>;
+
+        async fn open(&self) -> Arc<Memory> {
+            Arc::clone(&self.0)
+        }
+
+        async fn open_listing(&self, _: Duration) -> Arc<Memory> {
+            Arc::clone(&self.0)
+        }
+    }
+
+    #[tokio::test]
+    async fn conforms() {
+        let relist = Some(Duration::from_millis(200));
+        conformance::suite(&One(Arc::new(Memory::new(Options { relist, ..Options::default() })))).await;
     }
 
     #[tokio::test]
@@ -180,7 +214,7 @@ mod tests {
     /// Whatever is registered and withdrawn, and however the watcher lags, what it was told adds up to what is there.
     #[tokio::test]
     async fn r25_watchers_converge() {
-        for case in 0..200u64 {
+        for case in 0..CASES {
             let queue = 1 + draw::index(case, 0, 4);
             let memory = Memory::new(Options { watch_queue: queue, relist: None, ..Options::default() });
             let (mut held, mut told) = (BTreeMap::new(), BTreeMap::new());

@@ -323,6 +323,7 @@ mod tests {
     use super::*;
     use dynamo_types::{KvEvent, StorageTier, StoredBlock, draw};
 
+    const CASES: u64 = 300;
     const SOURCE: WorkerRank = WorkerRank::new(InstanceId(1), 0);
 
     fn batch(epoch: u64, sequence: u64, events: Vec<KvEvent>) -> KvEventBatch {
@@ -453,8 +454,8 @@ mod tests {
 
     /// However a subscriber lags, and whoever restarts, it ends up with what the publisher holds.
     #[test]
-    fn r25_subscribers_converge() {
-        for case in 0..300u64 {
+    fn r25_r32_r33_subscribers_converge() {
+        for case in 0..CASES {
             let plane =
                 Local::new(Options { ring_batches: 1 + draw::index(case, 0, 5), ..Options::default() });
             let mut subscription = plane.subscribe();

@@ -21,6 +21,11 @@ impl Bench for Arc<Store> {
     async fn open(&self) -> Etcd {
         Etcd::open(quick(&self.proxy)).await.unwrap()
     }
+
+    async fn open_listing(&self, every: Duration) -> Etcd {
+        let view = super::super::Options { relist: Some(every), ..super::super::Options::default() };
+        Etcd::open(Options { view, ..quick(&self.proxy) }).await.unwrap()
+    }
 }
 
 impl Faults for Arc<Store> {

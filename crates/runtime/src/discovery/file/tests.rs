@@ -1,5 +1,5 @@
 use super::super::Event;
-use super::super::conformance::{self, Bench, remote, until};
+use super::super::conformance::{self, Bench, Faults, remote, until};
 use super::*;
 
 /// A directory of its own for each test.
@@ -34,6 +34,79 @@ impl Bench for Directory {
     async fn open(&self) -> File {
         File::open(&self.0, quick()).unwrap()
     }
+
+    async fn open_listing(&self, every: Duration) -> File {
+        File::open(&self.0, listing(every, quick())).unwrap()
+    }
+}
+
+fn listing(every: Duration, options: Options) -> Options {
+    let view = super::super::Options { relist: Some(every), ..options.view.clone() };
+    Options { view, ..options }
+}
+
+/// A store that goes away and comes back.
+struct Fragile {
+    here: Directory,
+    away: Directory,
+}
+
+impl Fragile {
+    fn new(name: &str) -> Self {
+        Self { here: Directory::new(name), away: Directory::new(&format!("{name}-away")) }
+    }
+
+    /// Long enough for an owner on a busy machine to come round.
+    fn options() -> Options {
+        Options { lease: Self::LEASE, ..quick() }
+    }
+}
+
+impl Bench for Fragile {
+    type Store = File;
+
+    async fn open(&self) -> File {
+        File::open(&self.here.0, Self::options()).unwrap()
+    }
+
+    async fn open_listing(&self, every: Duration) -> File {
+        File::open(&self.here.0, listing(every, Self::options())).unwrap()
+    }
+}
+
+impl Faults for Fragile {
+    const LEASE: Duration = Duration::from_secs(6);
+
+    async fn leave(&self) {
+        fs::rename(&self.here.0, &self.away.0).unwrap();
+        // Not a directory, so nobody can make a store here.
+        fs::write(&self.here.0, "").unwrap();
+    }
+
+    async fn come_back(&self) {
+        fs::remove_file(&self.here.0).unwrap();
+        fs::rename(&self.away.0, &self.here.0).unwrap();
+    }
+
+    /// In one step: entry by entry it would be a store that is there and lacks some.
+    async fn lose_everything(&self) {
+        fs::rename(&self.here.0, &self.away.0).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_owners_leave_and_living_ones_stay() {
+    conformance::dead_owners_leave_and_living_ones_stay(&Fragile::new("dead")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r24_a_store_that_cannot_be_reached_takes_nobody_away() {
+    conformance::r24_a_store_that_cannot_be_reached_takes_nobody_away(&Fragile::new("unreached")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r24_a_store_that_lost_everything_is_written_again() {
+    conformance::r24_a_store_that_lost_everything_is_written_again(&Fragile::new("lost")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

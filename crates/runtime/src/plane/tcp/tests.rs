@@ -127,6 +127,37 @@ async fn a_peer_that_hangs_is_found_by_its_silence() {
     hang.abort();
 }
 
+/// Whoever leaves while the connection is being made is not heard of at the worker, and others on it are.
+#[tokio::test]
+async fn r21_leaving_before_the_connection_is_made_sends_nothing() {
+    let late = listener().await;
+    let address = late.local_addr().unwrap().to_string();
+    let caller = Caller::new(Options::default(), Arc::new(Local::default()));
+    let mut instance = Pair::with(quick()).await.setup.instance(1);
+    instance.transport = Transport::Tcp(address);
+    let leaving = caller.call(&instance, request(&[1])).await.unwrap();
+    let _staying = caller.call(&instance, request(&[2])).await.unwrap();
+    drop(leaving);
+    let (mut socket, _) = late.accept().await.unwrap();
+    let mut bytes = Vec::new();
+    frame::write(&mut bytes, Kind::Hello, &super::link::hello(&Options::default(), None), usize::MAX)
+        .unwrap();
+    socket.write_all(&bytes).await.unwrap();
+    let mut reader = Reader::new(socket, 1 << 20, Duration::from_secs(60));
+    loop {
+        let (kind, body) = reader.next().await.unwrap().expect("the one that stayed");
+        match kind {
+            Kind::Cancel => panic!("what was never sent needs no goodbye"),
+            Kind::Open => {
+                let open: Open = frame::parse(body).unwrap();
+                assert_eq!(*open.request.tokens, [2], "the one that left was sent");
+                break;
+            }
+            _ => {}
+        }
+    }
+}
+
 #[tokio::test]
 async fn quiet_connections_stay() {
     let pair = Pair::with(quick()).await;
