@@ -2,6 +2,7 @@
 
 use crate::settings::{DiscoveryBackend, Settings};
 use dynamo_frontend::Frontend;
+use dynamo_runtime::bookings::Peers;
 use dynamo_runtime::discovery::{self, Discovery, Etcd, File, Memory};
 use dynamo_runtime::events::{self, EventPlane, Local};
 use dynamo_runtime::metrics::Registry;
@@ -35,6 +36,8 @@ pub(crate) struct Planes {
 struct FleetPlanes {
     options: tcp::Options,
     caller: tcp::Caller,
+    /// None: other routers are not asked or told.
+    peers: Option<Peers>,
     /// None: this process has no workers.
     server: Option<Served>,
 }
@@ -74,8 +77,9 @@ impl Planes {
         let store = store.map_err(|error| error.to_string())?;
         let options = settings.request_plane.options()?;
         let heard = Arc::new(Local::new(events::Options::default()));
-        let caller = tcp::Caller::new(options.clone(), Arc::clone(&heard));
-        let fleet = FleetPlanes { options, caller, server: None };
+        let peers = settings.router.replica_sync.then(Peers::new);
+        let caller = tcp::Caller::with_peers(options.clone(), Arc::clone(&heard), peers.clone());
+        let fleet = FleetPlanes { options, caller, peers, server: None };
         let mut planes = Self::with(settings, store, Some((fleet, heard)))?;
         if serves {
             planes.listen(settings).await?;
@@ -168,6 +172,7 @@ impl Planes {
             plane,
             discovery: Arc::clone(&self.discovery),
             events: Arc::clone(&self.heard) as Arc<dyn EventPlane>,
+            peers: self.fleet.as_ref().and_then(|fleet| fleet.peers.clone()),
             router: settings.router.clone(),
             registry: self.registry.clone(),
             tracer: self.tracer.clone(),

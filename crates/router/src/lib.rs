@@ -8,6 +8,7 @@ mod config;
 mod contract;
 mod cost;
 mod health;
+mod peers;
 mod query;
 mod router;
 mod state;

@@ -4,10 +4,12 @@ use crate::choose::{Draws, better_of_two, by_temperature, cheapest};
 use crate::config::{Config, Mode};
 use crate::cost::{CostInputs, cost, uncached_tokens};
 use crate::health::Health;
+use crate::peers::Foreign;
 use crate::query::{BookedLoad, PotentialLoad, Query, Terms};
 use crate::thresholds::{Pressure, Thresholds};
 use dynamo_kv_index::{ActiveBlocks, Lengths, Slot, Ticket};
 use dynamo_types::{Error, InstanceId, Load, ModelCard, Result, WorkerRank};
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// As users of the reference system know it (behaviour.md 10.2).
@@ -26,6 +28,8 @@ pub(crate) struct Candidate {
     pub(crate) health: Health,
     pub(crate) reported: Option<Load>,
     requests: u32,
+    /// How many of them other routers placed.
+    pub(crate) peer_requests: u32,
     prefill_tokens: u64,
     /// Prompt blocks that are not shared: counted, not named.
     anonymous_blocks: u64,
@@ -72,6 +76,8 @@ pub(crate) struct State {
     pub(crate) card: Option<Arc<ModelCard>>,
     pub(crate) active: ActiveBlocks,
     pub(crate) thresholds: Thresholds,
+    /// What other routers placed, by the number that they have here.
+    pub(crate) foreign: FxHashMap<u64, Foreign>,
     incarnations: u64,
     draws: Draws,
     /// Last choice of [`Mode::RoundRobin`].
@@ -88,6 +94,7 @@ impl State {
             card: None,
             active: ActiveBlocks::new(),
             thresholds,
+            foreign: FxHashMap::default(),
             incarnations: 0,
             draws: Draws::new(seed),
             cursor: None,
@@ -110,6 +117,7 @@ impl State {
                     health: Health::default(),
                     reported: None,
                     requests: 0,
+                    peer_requests: 0,
                     prefill_tokens: 0,
                     anonymous_blocks: 0,
                     output_millis: 0,
@@ -123,6 +131,7 @@ impl State {
     /// Drops the ranks of a worker from `first_rank` on, with their books.
     pub(crate) fn remove(&mut self, worker: InstanceId, first_rank: u32) {
         let Self { candidates, active, .. } = self;
+        let before = candidates.len();
         candidates.retain(|candidate| {
             let gone = candidate.target.worker == worker && candidate.target.rank >= first_rank;
             if gone {
@@ -132,6 +141,9 @@ impl State {
         });
         if candidates.is_empty() {
             self.card = None;
+        }
+        if self.candidates.len() != before {
+            self.forget_foreign();
         }
     }
 
@@ -174,7 +186,7 @@ impl State {
             let prompt_tokens = query.prompt_tokens();
             let anonymous_blocks =
                 if sequences.is_empty() { prompt_tokens / u64::from(block_size) } else { 0 };
-            let candidate = &mut self.candidates[at];
+            let slot = self.candidates[at].slot;
             let charge = Charge {
                 prefill_tokens: uncached_tokens(
                     config,
@@ -183,14 +195,12 @@ impl State {
                     overlap,
                     query.shared_blocks,
                 ),
-                blocks: self.active.acquire(candidate.slot, sequences),
+                blocks: self.active.acquire(slot, sequences),
                 anonymous_blocks,
                 output_millis: 0,
             };
-            candidate.requests += 1;
-            candidate.prefill_tokens += charge.prefill_tokens;
-            candidate.anonymous_blocks += charge.anonymous_blocks;
-            let Candidate { target, incarnation, .. } = *candidate;
+            self.charge(at, &charge);
+            let Candidate { target, incarnation, .. } = self.candidates[at];
             let candidates = scratch.eligible.len() as u32;
             Chosen { target, incarnation, overlap_blocks: overlap.device, candidates, explain, charge }
         });
@@ -229,12 +239,22 @@ impl State {
     pub(crate) fn load(&self, candidate: &Candidate) -> BookedLoad {
         BookedLoad {
             requests: candidate.requests,
+            peer_requests: candidate.peer_requests,
             prefill_tokens: candidate.prefill_tokens,
             decode_blocks: self.active.count(candidate.slot) + candidate.anonymous_blocks,
             output_blocks: candidate.output_millis as f64 / 1000.0,
             draining: candidate.draining,
             reported: candidate.reported,
         }
+    }
+
+    /// Puts a request on the books of a candidate, by its place. Its blocks are acquired already.
+    pub(crate) fn charge(&mut self, at: usize, charge: &Charge) {
+        let candidate = &mut self.candidates[at];
+        candidate.requests += 1;
+        candidate.prefill_tokens += charge.prefill_tokens;
+        candidate.anonymous_blocks += charge.anonymous_blocks;
+        candidate.output_millis += charge.output_millis;
     }
 
     /// Takes everything of a charge off the books.

@@ -3,6 +3,7 @@
 use super::Options;
 use super::link::{Followed, Link};
 use crate::BoxFuture;
+use crate::bookings::Peers;
 use crate::events::Local;
 use crate::plane::{DeltaStream, RequestPlane};
 use crate::sync::lock;
@@ -44,7 +45,12 @@ impl Drop for Running {
 impl Caller {
     /// `events`: where the events of followed workers go.
     pub fn new(options: Options, events: Arc<Local>) -> Self {
-        let followed = Arc::new(Followed { events, instances: Mutex::default() });
+        Self::with_peers(options, events, None)
+    }
+
+    /// Says what this process places on followed workers, and hears what others do.
+    pub fn with_peers(options: Options, events: Arc<Local>, peers: Option<Peers>) -> Self {
+        let followed = Arc::new(Followed { events, peers, instances: Mutex::default() });
         Self { inner: Arc::new(Inner { options, links: Mutex::default(), followed }) }
     }
 
@@ -52,9 +58,14 @@ impl Caller {
     /// forgotten. None for instances that are not reached over TCP.
     pub fn follow(&self, instance: &Instance) -> Option<Follow> {
         let Transport::Tcp(address) = &instance.transport else { return None };
-        *lock(&self.inner.followed.instances).entry(instance.id).or_default() += 1;
-        let inner = Arc::clone(&self.inner);
         let address = address.clone();
+        {
+            let mut instances = lock(&self.inner.followed.instances);
+            let (known, followers) = instances.entry(instance.id).or_default();
+            known.clone_from(&address);
+            *followers += 1;
+        }
+        let inner = Arc::clone(&self.inner);
         // A connection that is there already may have sent what nobody wanted then.
         inner.link(&address).subscribe();
         let task = tokio::spawn(async move { inner.keep(&address).await }).abort_handle();
@@ -129,7 +140,7 @@ impl Drop for Follow {
     fn drop(&mut self) {
         self.task.abort();
         let mut instances = lock(&self.followed.instances);
-        if let Some(count) = instances.get_mut(&self.instance) {
+        if let Some((_, count)) = instances.get_mut(&self.instance) {
             *count -= 1;
             if *count == 0 {
                 instances.remove(&self.instance);

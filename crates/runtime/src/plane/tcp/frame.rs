@@ -34,11 +34,12 @@ pub(super) enum Kind {
     GoAway = 7,
     Subscribe = 8,
     Events = 9,
+    Bookings = 10,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
-        const ALL: [Kind; 9] = [
+        const ALL: [Kind; 10] = [
             Kind::Hello,
             Kind::Open,
             Kind::Batch,
@@ -48,6 +49,7 @@ impl Kind {
             Kind::GoAway,
             Kind::Subscribe,
             Kind::Events,
+            Kind::Bookings,
         ];
         ALL.into_iter().find(|kind| *kind as u8 == byte)
     }

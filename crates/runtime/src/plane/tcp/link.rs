@@ -3,7 +3,9 @@
 use super::frame::{
     self, Batch, Beat, Cancel, Event, Events, GoAway, Hello, Item, Kind, Open, Reader, Subscribe,
 };
+use super::sync::{Hears, Says};
 use super::{Error, Options};
+use crate::bookings::Peers;
 use crate::events::{EventPlane, Local};
 use crate::mailbox;
 use crate::sync::lock;
@@ -146,7 +148,7 @@ impl Link {
             timeout(limit, connect).await.map_err(|_| Error::Timeout(limit))??;
         tokio::select! {
             ended = self.listen(&mut reader, followed) => ended,
-            ended = self.speak(&mut writer, followed, peer_limit) => ended,
+            ended = self.speak(&mut writer, address, followed, peer_limit) => ended,
         }
     }
 
@@ -183,10 +185,12 @@ impl Link {
         reader: &mut Reader<R>,
         followed: &Followed,
     ) -> Result<(), Error> {
+        let others = Hears::caller(followed.peers.as_ref());
         while let Some((kind, body)) = reader.next().await? {
             match kind {
                 Kind::Batch => self.deliver(frame::parse::<Batch>(body)?.items),
                 Kind::Events => followed.apply(frame::parse(body)?),
+                Kind::Bookings => others.hear(body)?,
                 Kind::GoAway => return Err(Error::Refused(frame::parse::<GoAway>(body)?.reason)),
                 Kind::Pong => {}
                 Kind::Ping | Kind::Hello | Kind::Open | Kind::Cancel | Kind::Subscribe => {
@@ -216,17 +220,23 @@ impl Link {
     async fn speak<W: AsyncWrite + Unpin>(
         &self,
         writer: &mut W,
+        address: &str,
         followed: &Followed,
         peer_limit: usize,
     ) -> Result<(), Error> {
         let mut bytes = Vec::new();
         let mut beat = Instant::now() + self.options.beat_every;
         let mut number = 0;
+        let mut says = Says::caller(followed.peers.as_ref(), &followed.at(address));
         loop {
-            self.collect(&mut bytes, followed, peer_limit)?;
+            if self.collect(&mut bytes, followed, peer_limit)? {
+                says.want(&followed.at(address));
+            }
+            says.append(&mut bytes, peer_limit)?;
             if bytes.is_empty() {
                 tokio::select! {
                     () = self.work.notified() => {}
+                    () = says.due() => {}
                     () = tokio::time::sleep_until(beat) => {
                         number += 1;
                         frame::write(&mut bytes, Kind::Ping, &Beat { number }, peer_limit)?;
@@ -242,8 +252,8 @@ impl Link {
         }
     }
 
-    /// Everything that waits to be written.
-    fn collect(&self, bytes: &mut Vec<u8>, followed: &Followed, peer_limit: usize) -> Result<(), Error> {
+    /// Everything that waits to be written. True: other workers are followed than before.
+    fn collect(&self, bytes: &mut Vec<u8>, followed: &Followed, peer_limit: usize) -> Result<bool, Error> {
         let mut state = lock(&self.state);
         let opens = std::mem::take(&mut state.opens);
         let streams = std::mem::take(&mut state.cancels);
@@ -266,7 +276,7 @@ impl Link {
         if !streams.is_empty() {
             frame::write(bytes, Kind::Cancel, &Cancel { streams }, peer_limit)?;
         }
-        Ok(())
+        Ok(subscribe)
     }
 
     fn finish(&self, error: Error) {
@@ -327,11 +337,19 @@ impl Drop for Guard {
 /// Where events go, and whose are wanted: a worker that left discovery may still speak for a while.
 pub(super) struct Followed {
     pub(super) events: Arc<Local>,
-    /// How many followers each instance has.
-    pub(super) instances: Mutex<FxHashMap<InstanceId, u32>>,
+    /// Who else places requests. None: nobody is asked or told.
+    pub(super) peers: Option<Peers>,
+    /// Where each instance is, and how many followers it has.
+    pub(super) instances: Mutex<FxHashMap<InstanceId, (String, u32)>>,
 }
 
 impl Followed {
+    /// The instances behind an address.
+    fn at(&self, address: &str) -> Vec<InstanceId> {
+        let instances = lock(&self.instances);
+        instances.iter().filter(|(_, (known, _))| known == address).map(|(id, _)| *id).collect()
+    }
+
     fn apply(&self, Events { events }: Events) {
         let instances = lock(&self.instances);
         for event in events {

@@ -10,6 +10,7 @@ mod frame;
 mod link;
 mod outbox;
 mod server;
+mod sync;
 #[cfg(test)]
 mod tests;
 
