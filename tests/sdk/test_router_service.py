@@ -122,6 +122,40 @@ def test_faults_say_what_is_wrong(service):
         assert (reply.status, word in reply.json["error"]) == (status, True), (body, reply.body)
 
 
+def test_workers_are_named_and_taken_out_by_hand_and_caches_are_told(service):
+    body = {"model": MODEL_NAME, "prompt": PROMPT, "max_tokens": 4}
+    assert http(service.frontend.url + "/v1/completions", body).status == 200
+
+    def cached():
+        """Blocks of each worker."""
+        rows = service.call("/dump").json["workers"]
+        stored = [(row["worker_id"], event["stored"]["blocks"]) for row in rows for event in row["events"] if "stored" in event]
+        return {worker: sum(len(blocks) for of, blocks in stored if of == worker) for worker, _ in stored}
+
+    assert eventually(lambda: any(blocks >= len(PROMPT) // 16 for blocks in cached().values()), LIMIT_S), cached()
+    warm = max(cached(), key=cached().get)
+    one = service.call(f"/workers/{warm}/dump").json["workers"]
+    assert [row["worker_id"] for row in one] == [warm]
+
+    assert service.select("/select")["worker_id"] == warm
+    taken = service.call(f"/workers/{warm}", {"schedulable": False}, "PATCH")
+    assert taken.status == 200 and taken.json["lifecycle"] == "unschedulable", taken.body
+    assert service.select("/select")["worker_id"] != warm
+    assert service.call(f"/workers/{warm}", {"schedulable": True}, "PATCH").status == 200
+    assert service.select("/select")["worker_id"] == warm
+
+    named = {"worker_id": 7, "model_name": "elsewhere", "endpoint": "http://engine:8000"}
+    assert service.call("/workers", named).json["lifecycle"] == "incomplete"
+    assert service.call("/select", {"token_ids": PROMPT, "model_name": "elsewhere"}).status == 404
+    assert service.call("/workers/7", {"block_size": 16}, "PATCH").json["lifecycle"] == "schedulable"
+    asked = {"token_ids": PROMPT, "model_name": "elsewhere"}
+    assert eventually(lambda: service.call("/select", asked).status == 200, LIMIT_S)
+    chosen = service.call("/select", asked).json
+    assert (chosen["worker_id"], chosen["endpoint"]) == (7, "http://engine:8000")
+    assert service.call("/workers/7", method="DELETE").status == 200
+    assert eventually(lambda: service.call("/select", asked).status == 404, LIMIT_S)
+
+
 def test_it_tells_of_itself_and_ends_when_asked(service):
     assert service.call("/ready").status == 200
     workers = service.call("/workers").json

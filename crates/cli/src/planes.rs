@@ -2,6 +2,7 @@
 
 use crate::settings::{DiscoveryBackend, RequestTransport, Settings};
 use dynamo_frontend::Frontend;
+use dynamo_runtime::bookings::Peers;
 use dynamo_runtime::discovery::{self, Discovery, Etcd, File, Memory};
 use dynamo_runtime::events::{self, EventPlane, Local};
 use dynamo_runtime::metrics::{self, Registry, executor};
@@ -40,6 +41,8 @@ struct FleetPlanes {
     options: wire::Options,
     tls: tcp::Tls,
     caller: wire::Caller,
+    /// None: other routers are not asked or told.
+    peers: Option<Peers>,
     /// None: this process has no workers.
     server: Option<Served>,
 }
@@ -105,8 +108,10 @@ impl Planes {
         let tls = settings.request_plane.tls()?;
         // Workers are called as they say, whatever those of this process are called by.
         let ways: Vec<Arc<dyn Dial>> = vec![Arc::new(tcp::Dialer::new(&tls)), Arc::new(nats)];
-        let caller = wire::Caller::new(options.clone(), Arc::clone(&heard), Arc::new(ways));
-        let fleet = FleetPlanes { options, tls, caller, server: None };
+        let peers = settings.router.replica_sync.then(Peers::new);
+        let caller =
+            wire::Caller::with_peers(options.clone(), Arc::clone(&heard), Arc::new(ways), peers.clone());
+        let fleet = FleetPlanes { options, tls, caller, peers, server: None };
         let mut planes = Self::with(settings, registry, store, Some((fleet, heard)))?;
         match (serves, is_nats) {
             (false, _) => {}
@@ -226,6 +231,7 @@ impl Planes {
             plane,
             discovery: Arc::clone(&self.discovery),
             events: Arc::clone(&self.heard) as Arc<dyn EventPlane>,
+            peers: self.fleet.as_ref().and_then(|fleet| fleet.peers.clone()),
             router: settings.router.clone(),
             registry: self.registry.clone(),
             tracer: self.tracer.clone(),

@@ -415,6 +415,8 @@ fn router_keys() -> impl Iterator<Item = Key> {
         Key::new("router.assume_kv_reuse", "Requests with a common prefix share its blocks on a worker"),
         Key::new("router.track_output_blocks", "Count a block each time an answer crosses a block boundary")
             .env("DYN_ROUTER_TRACK_OUTPUT_BLOCKS"),
+        Key::new("router.replica_sync", "Frontends know what the others have sent to each worker")
+            .env("DYN_ROUTER_REPLICA_SYNC"),
         Key::new("router.breaker_failures", "Faults in a row after which a worker is suspended"),
         Key::new("router.breaker_open_ms", "For how long"),
         Key::new(

@@ -84,6 +84,7 @@ async fn serve() -> Served {
         plane: Arc::new(plane),
         discovery: discovery.clone(),
         events: Arc::new(Local::new(dynamo_runtime::events::Options::default())),
+        peers: None,
         router: dynamo_router::Config::default(),
         registry: dynamo_runtime::metrics::Registry::new(),
         tracer: dynamo_runtime::trace::Tracer::off(),

@@ -45,6 +45,7 @@ const UNAUTHORIZED_TOTAL: &str = "dynamo_frontend_unauthorized_total";
 const ANSWERED_PROMPT_TOKENS_TOTAL: &str = "dynamo_frontend_answered_prompt_tokens_total";
 /// Ours.
 const WORKER_ACTIVE_REQUESTS: &str = "dynamo_frontend_worker_active_requests";
+const WORKER_PEER_REQUESTS: &str = "dynamo_frontend_worker_peer_requests";
 
 /// Seconds of tokenising.
 const TOKENIZE: [f64; 9] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0];
@@ -126,6 +127,7 @@ pub(crate) struct WorkerGauges {
     pub(crate) active_decode_blocks: GaugeVec,
     pub(crate) active_prefill_tokens: GaugeVec,
     pub(crate) active_requests: GaugeVec,
+    pub(crate) peer_requests: GaugeVec,
     pub(crate) registered: GaugeVec,
 }
 
@@ -463,14 +465,19 @@ impl WorkerGauges {
                 "Prompt tokens sent and not computed.",
             )?,
             active_requests: gauges(WORKER_ACTIVE_REQUESTS, "Requests booked.")?,
+            peer_requests: gauges(WORKER_PEER_REQUESTS, "Those of them that other frontends placed.")?,
             registered: gauges(router::WORKER_REGISTERED, "1 for each rank the router may choose.")?,
         })
     }
 
     pub(crate) fn reset(&self) {
-        for gauge in
-            [&self.active_decode_blocks, &self.active_prefill_tokens, &self.active_requests, &self.registered]
-        {
+        for gauge in [
+            &self.active_decode_blocks,
+            &self.active_prefill_tokens,
+            &self.active_requests,
+            &self.peer_requests,
+            &self.registered,
+        ] {
             gauge.reset();
         }
     }

@@ -1,10 +1,11 @@
 //! A served model: how its text is made and read, who runs it, and whether it can be used now.
 
+use crate::selection::BY_HAND;
 use dynamo_router::Router;
 use dynamo_runtime::sync::{read, write};
 use dynamo_text::parsers::{self, Splitter};
 use dynamo_text::{Template, Tokenizer};
-use dynamo_types::{Error, Instance, InstanceId, ModelCard, ModelRecord, Result, Task};
+use dynamo_types::{Error, Instance, InstanceId, ModelCard, ModelRecord, Placements, Result, Task};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
@@ -114,11 +115,17 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    pub(crate) fn new(card: Arc<ModelCard>, config: dynamo_router::Config, seed: u64) -> Self {
+    /// `placements` is told what the router books.
+    pub(crate) fn new(
+        card: Arc<ModelCard>,
+        config: dynamo_router::Config,
+        seed: u64,
+        placements: Option<Arc<dyn Placements>>,
+    ) -> Self {
         let by_prefix = config.mode == dynamo_router::Mode::Kv;
         Self {
             card,
-            router: Router::new(config, seed),
+            router: Router::with_peers(config, seed, placements),
             by_prefix,
             text: OnceLock::new(),
             workers: RwLock::default(),
@@ -137,6 +144,16 @@ impl Model {
         }
         // A second call would mean that two builds ran for one model; the first result stands.
         let _ = self.text.set(text);
+    }
+
+    /// Nothing is known of its texts, for all its workers were named by hand.
+    pub(crate) fn is_textless(&self) -> bool {
+        &*self.card.architecture == BY_HAND
+    }
+
+    /// Called instead of [`Model::set_text`] for a model that has none.
+    pub(crate) fn set_textless(&self, reason: Error) {
+        let _ = self.text.set(Err(reason));
     }
 
     pub(crate) fn built_text(&self) -> Option<&Arc<Text>> {

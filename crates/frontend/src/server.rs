@@ -10,6 +10,7 @@ use crate::selection::{self, Config as SelectionConfig, Desk};
 use crate::shared::{Phase, Shared};
 use crate::watch::Watcher;
 use dynamo_router::BookedLoad;
+use dynamo_runtime::bookings::Peers;
 use dynamo_runtime::discovery::Discovery;
 use dynamo_runtime::events::EventPlane;
 use dynamo_runtime::metrics::executor::Canary;
@@ -37,6 +38,8 @@ pub struct Services {
     pub plane: Arc<dyn RequestPlane>,
     pub discovery: Arc<dyn Discovery>,
     pub events: Arc<dyn EventPlane>,
+    /// Who else places requests on the same workers. None: nobody, or it is not to be known.
+    pub peers: Option<Peers>,
     pub router: dynamo_router::Config,
     /// `/metrics` shows everything in it, other parts of the process included.
     pub registry: dynamo_runtime::metrics::Registry,
@@ -107,7 +110,7 @@ impl Frontend {
             Some(selection) => {
                 let metrics = selection::Metrics::new(&services.registry)
                     .map_err(|error| Error::Metrics(error.to_string()))?;
-                Some(Desk::new(selection, metrics))
+                Some(Desk::new(selection, metrics, Arc::clone(&services.events)))
             }
             None => None,
         };
@@ -139,6 +142,8 @@ impl Frontend {
             metrics,
             discovery: services.discovery,
             events: services.events,
+            peers: services.peers,
+            roster: shared.desk.as_ref().map(|desk| desk.roster.view()),
             router: services.router,
             seed: shared.identities.seed(),
         };

@@ -302,6 +302,7 @@ fn show_rank(gauges: &WorkerGauges, labels: &[String; 3], load: &BookedLoad) {
         (&gauges.active_decode_blocks, load.decode_blocks as f64 + load.output_blocks),
         (&gauges.active_prefill_tokens, load.prefill_tokens as f64),
         (&gauges.active_requests, f64::from(load.requests)),
+        (&gauges.peer_requests, f64::from(load.peer_requests)),
         (&gauges.registered, f64::from(u8::from(!load.draining))),
     ] {
         gauge.with_label_values(labels).set(value);

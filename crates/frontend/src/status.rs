@@ -69,6 +69,8 @@ struct WorkerStatus {
     fault: Option<String>,
     /// Sent there and not over.
     requests: u32,
+    /// How many of them other frontends sent.
+    peer_requests: u32,
     /// What its engine says; None until its first report.
     load: Option<Load>,
     total_kv_blocks: u32,
@@ -106,6 +108,8 @@ impl ModelStatus {
         let (state, reason) = match model.state() {
             State::Ready => ("ready", None),
             State::Loading => ("loading", None),
+            // As good as it gets, and good for tokens.
+            State::Broken(error) if model.is_textless() => ("ready", Some(error.message().to_owned())),
             State::Broken(error) => ("broken", Some(error.message().to_owned())),
             State::NoWorkers => ("no_workers", None),
         };
@@ -141,6 +145,7 @@ impl WorkerStatus {
             model: Arc::clone(model.name()),
             draining: worker.as_ref().is_some_and(|worker| worker.instance.draining),
             requests: booked.requests,
+            peer_requests: booked.peer_requests,
             load: booked.reported,
             total_kv_blocks: model.card.total_kv_blocks,
         }

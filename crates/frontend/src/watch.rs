@@ -8,7 +8,8 @@ use crate::metrics::Metrics;
 use crate::model::{Model, Text};
 use dynamo_router::{Applied, check_contract};
 use dynamo_runtime::CancellationToken;
-use dynamo_runtime::discovery::{self, Discovery};
+use dynamo_runtime::bookings::{Peers, Reader};
+use dynamo_runtime::discovery::{self, Discovery, View as Records, Watch};
 use dynamo_runtime::events::{self, EventPlane, Position, Subscription};
 use dynamo_types::{Error, InstanceId, KvEvent, KvEventBatch, ModelCard, ModelRecord, WorkerRank};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -25,6 +26,9 @@ const IDLE_MODELS: usize = 16;
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
 /// Workers without a record whose events were passed over. Beyond it a late record means a cold index, and nothing else.
 const UNCLAIMED_WORKERS: usize = 4096;
+/// What others placed is taken in by as many requests, and not many more block hashes, at a time.
+const PEER_REQUESTS: usize = 1024;
+const PEER_HASHES: usize = 256 << 10;
 /// Ranks per worker; records do not name more yet.
 const RANKS: u32 = 1;
 
@@ -34,6 +38,9 @@ pub(crate) struct Watcher {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) discovery: Arc<dyn Discovery>,
     pub(crate) events: Arc<dyn EventPlane>,
+    pub(crate) peers: Option<Peers>,
+    /// Workers that are not in discovery.
+    pub(crate) roster: Option<Arc<Records>>,
     pub(crate) router: dynamo_router::Config,
     pub(crate) seed: u64,
 }
@@ -43,7 +50,10 @@ impl Watcher {
     pub(crate) async fn run(self, listed: CancellationToken) {
         let mut view = View {
             subscription: self.events.subscribe(),
+            peers: self.peers.as_ref().map(|peers| peers.heard().reader(None, None)),
+            roster: self.roster.as_ref().map(|records| records.watch(None)),
             context: self,
+            by_hand: FxHashSet::default(),
             owners: FxHashMap::default(),
             positions: FxHashMap::default(),
             unclaimed: FxHashSet::default(),
@@ -71,12 +81,18 @@ impl Watcher {
                     }
                 },
                 event = view.subscription.next() => match event {
-                    Some(event) => view.event(event),
+                    Some(event) => {
+                        view.event(event);
+                        // In turns, so that neither holds up the other.
+                        view.hear_peers();
+                    }
                     None => {
                         tokio::time::sleep(WATCH_AGAIN).await;
                         view.resubscribe();
                     }
                 },
+                () = changed(view.peers.as_ref()) => view.hear_peers(),
+                Some(change) = next(view.roster.as_mut()) => view.change_by_hand(change),
             }
         }
     }
@@ -87,6 +103,10 @@ type Built = (Arc<Model>, Result<Arc<Text>, Error>);
 struct View {
     context: Watcher,
     subscription: Subscription,
+    peers: Option<Reader>,
+    roster: Option<Watch>,
+    /// Workers that are known from there.
+    by_hand: FxHashSet<InstanceId>,
     /// Which model each accepted worker serves.
     owners: FxHashMap<InstanceId, Arc<Model>>,
     /// How far each source has been applied.
@@ -102,7 +122,11 @@ impl View {
     fn change(&mut self, change: discovery::Event) {
         match change {
             discovery::Event::List(records) => {
-                let named: FxHashSet<InstanceId> = records.iter().map(|record| record.instance.id).collect();
+                let named: FxHashSet<InstanceId> = records
+                    .iter()
+                    .map(|record| record.instance.id)
+                    .chain(self.by_hand.iter().copied())
+                    .collect();
                 let gone: Vec<InstanceId> =
                     self.owners.keys().copied().filter(|id| !named.contains(id)).collect();
                 gone.into_iter().for_each(|id| self.delete(id));
@@ -115,6 +139,7 @@ impl View {
                 staying.into_iter().chain(leaving).for_each(|record| self.put(record));
             }
             discovery::Event::Put(record) => self.put(&record),
+            discovery::Event::Delete(id) if self.by_hand.contains(&id) => {}
             discovery::Event::Delete(id) => self.delete(id),
         }
         // Workers whose events were passed over get a snapshot now.
@@ -122,6 +147,51 @@ impl View {
             self.unclaimed.retain(|id| !self.owners.contains_key(id));
             self.resubscribe();
         }
+    }
+
+    /// The same of the workers that were named by hand. Those that register themselves have the last word.
+    fn change_by_hand(&mut self, change: discovery::Event) {
+        match change {
+            discovery::Event::List(records) => {
+                let named: FxHashSet<InstanceId> = records.iter().map(|record| record.instance.id).collect();
+                let gone: Vec<InstanceId> = self.by_hand.difference(&named).copied().collect();
+                gone.into_iter().for_each(|id| self.delete_by_hand(id));
+                records.into_iter().for_each(|record| self.put_by_hand(&record));
+            }
+            discovery::Event::Put(record) => self.put_by_hand(&record),
+            discovery::Event::Delete(id) => self.delete_by_hand(id),
+        }
+    }
+
+    fn put_by_hand(&mut self, record: &ModelRecord) {
+        let id = record.instance.id;
+        if !self.owners.contains_key(&id) || self.by_hand.contains(&id) {
+            self.by_hand.insert(id);
+            self.put(record);
+        }
+    }
+
+    fn delete_by_hand(&mut self, id: InstanceId) {
+        if self.by_hand.remove(&id) {
+            self.delete(id);
+        }
+    }
+
+    /// Refuses the workers named by hand of a model that others describe otherwise. False: it has workers of its own.
+    fn yield_to(&mut self, model: &Model, newcomer: InstanceId) -> bool {
+        let workers = model.workers();
+        let others = || workers.iter().filter(|worker| worker.instance.id != newcomer);
+        if self.by_hand.contains(&newcomer)
+            || !others().all(|worker| self.by_hand.contains(&worker.instance.id))
+        {
+            return others().next().is_none();
+        }
+        for worker in others() {
+            let card = Arc::clone(&worker.card);
+            let record = ModelRecord { instance: worker.instance.clone(), card };
+            self.refuse(&record, &differs("description", model.name()));
+        }
+        true
     }
 
     fn put(&mut self, record: &ModelRecord) {
@@ -133,8 +203,8 @@ impl View {
             Some(model) if model.name() == &record.card.name => {
                 match fits(&model, record) {
                     Ok(()) => model,
-                    // Nobody else serves the old description any more.
-                    Err(_) if model.workers().iter().all(|worker| worker.instance.id == id) => {
+                    // Nobody else serves the old description any more, or nobody who knows.
+                    Err(_) if self.yield_to(&model, id) => {
                         self.delete(id);
                         self.create(&record.card)
                     }
@@ -144,6 +214,7 @@ impl View {
             _ => self.create(&record.card),
         };
         let known = model.worker(id);
+        let is_new = known.is_none();
         let draining = record.instance.draining;
         if !record.instance.takes_new() {
             // Before anybody can see it: what is shown as not ready is not chosen.
@@ -159,7 +230,7 @@ impl View {
         model.announce();
         self.context.catalog.forgive(id);
         self.idle.retain(|name| name != model.name());
-        if known.is_none() {
+        if is_new {
             tracing::info!(worker = %id, model = %model.name(), "worker joined");
         } else if draining && known.as_ref().is_some_and(|known| !known.instance.draining) {
             tracing::info!(worker = %id, model = %model.name(), "worker drains");
@@ -176,6 +247,9 @@ impl View {
             _ => {}
         }
         self.owners.insert(id, model);
+        if let Some(peers) = self.peers.as_ref().filter(|_| is_new) {
+            peers.repeat(id);
+        }
     }
 
     fn delete(&mut self, id: InstanceId) {
@@ -191,6 +265,10 @@ impl View {
     /// A model without workers stays for a while.
     fn keep_if_idle(&mut self, model: &Model) {
         if model.has_workers() || self.idle.contains(model.name()) {
+            return;
+        }
+        if model.is_textless() {
+            self.context.catalog.remove(model.name());
             return;
         }
         self.idle.push_back(Arc::clone(model.name()));
@@ -211,8 +289,16 @@ impl View {
 
     /// A model that was not known, with its text parts on their way.
     fn create(&mut self, card: &Arc<ModelCard>) -> Arc<Model> {
-        let model = Arc::new(Model::new(Arc::clone(card), self.context.router.clone(), self.context.seed));
+        let placements = self.context.peers.as_ref().map(Peers::placements);
+        let router = self.context.router.clone();
+        let model = Arc::new(Model::new(Arc::clone(card), router, self.context.seed, placements));
         self.context.catalog.insert(&model);
+        if model.is_textless() {
+            let reason =
+                "its workers were named by hand, without a tokenizer: prompts have to come as tokens";
+            model.set_textless(Error::unavailable(reason));
+            return model;
+        }
         let twin = self.context.catalog.all().into_iter().find_map(|other| {
             let text = other.built_text()?;
             (other.card.tokenizer == card.tokenizer).then(|| Arc::clone(&text.tokenizer))
@@ -269,11 +355,49 @@ impl View {
         count(&self.context.metrics, batch, &applied);
     }
 
+    /// Puts on the books what others placed. What is placed on workers that are not known is said again once they are.
+    fn hear_peers(&self) {
+        let Some(peers) = &self.peers else { return };
+        let news = peers.take(PEER_HASHES, PEER_REQUESTS);
+        let router = |target: WorkerRank| self.owners.get(&target.worker).map(|model| &model.router);
+        for (number, placement) in &news.put {
+            if let Some(router) = router(placement.target) {
+                router.peer_placed(*number, placement);
+            }
+        }
+        for change in &news.changed {
+            if let Some(router) = router(change.target) {
+                router.peer_changed(change.number, change.prefill_tokens, change.output_millis);
+            }
+        }
+        for (number, target) in &news.ended {
+            if let Some(router) = router(*target) {
+                router.peer_ended(*number);
+            }
+        }
+    }
+
     /// Goes on from what has been applied; sources without a position send a snapshot.
     fn resubscribe(&mut self) {
         let positions: Vec<_> =
             self.positions.iter().map(|(source, position)| (*source, *position)).collect();
         self.subscription = self.context.events.subscribe_from(&positions);
+    }
+}
+
+/// What changed of the workers named by hand.
+async fn next(roster: Option<&mut Watch>) -> Option<discovery::Event> {
+    match roster {
+        Some(roster) => roster.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until others placed something.
+async fn changed(peers: Option<&Reader>) {
+    match peers {
+        Some(peers) => peers.changed().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The guard that holds a request's load on its worker (R38).
 
+use crate::peers::Told;
 use crate::router::Shared;
 use crate::state::Charge;
 use dynamo_types::WorkerRank;
@@ -16,6 +17,8 @@ pub struct Booking {
     output: Option<Output>,
     /// Blocks of the answer that were told one by one.
     told_blocks: u64,
+    /// Given up by dropping it, and others know.
+    told: Option<Told>,
 }
 
 /// How the answer grows in blocks.
@@ -52,8 +55,9 @@ impl Booking {
         incarnation: u64,
         charge: Charge,
         output: Option<Output>,
+        told: Option<Told>,
     ) -> Self {
-        Self { shared, target, incarnation, charge, output, told_blocks: 0 }
+        Self { shared, target, incarnation, charge, output, told_blocks: 0, told }
     }
 
     pub fn target(&self) -> WorkerRank {
@@ -73,8 +77,7 @@ impl Booking {
         self.told_blocks = self.told_blocks.saturating_add(1);
         // Beyond 2^53 thousandths of a block nobody counts.
         let after = (self.told_blocks as f64 * 1000.0 * weight.clamp(0.0, 1.0)) as u64;
-        let before = std::mem::replace(&mut self.charge.output_millis, after);
-        self.shared.state().output(self.target, self.incarnation, before, after);
+        self.output(after);
     }
 
     /// Prefill is done: its tokens are taken off the books. Later calls do nothing.
@@ -82,6 +85,19 @@ impl Booking {
         let tokens = std::mem::take(&mut self.charge.prefill_tokens);
         if tokens > 0 {
             self.shared.state().prefill_done(self.target, self.incarnation, tokens);
+            self.tell();
+        }
+    }
+
+    fn output(&mut self, after: u64) {
+        let before = std::mem::replace(&mut self.charge.output_millis, after);
+        self.shared.state().output(self.target, self.incarnation, before, after);
+        self.tell();
+    }
+
+    fn tell(&self) {
+        if let Some(told) = &self.told {
+            told.changed(&self.charge);
         }
     }
 
@@ -95,8 +111,7 @@ impl Booking {
         output.generated = output.generated.saturating_add(tokens);
         if output.blocks() != blocks {
             let after = output.millis();
-            let before = std::mem::replace(&mut self.charge.output_millis, after);
-            self.shared.state().output(self.target, self.incarnation, before, after);
+            self.output(after);
         }
     }
 }

@@ -79,6 +79,8 @@ pub struct Config {
     pub assume_kv_reuse: bool,
     /// Count a block each time an answer crosses a block boundary.
     pub track_output_blocks: bool,
+    /// Routers of other processes know what this one has booked, and it counts what they have.
+    pub replica_sync: bool,
     /// Faults in a row (R31: only those that count against the worker) after which a worker is suspended.
     pub breaker_failures: u32,
     /// For how long, in milliseconds.
@@ -110,6 +112,7 @@ impl Default for Config {
             temperature: 0.0,
             assume_kv_reuse: true,
             track_output_blocks: false,
+            replica_sync: true,
             breaker_failures: 5,
             // Long enough for a crashed worker to be withdrawn by discovery, short enough to notice a recovery.
             breaker_open_ms: 10_000,

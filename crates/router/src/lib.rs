@@ -9,6 +9,7 @@ mod contract;
 mod cost;
 mod health;
 mod outlier;
+mod peers;
 mod query;
 mod router;
 mod state;

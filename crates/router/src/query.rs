@@ -115,6 +115,8 @@ pub struct Terms {
 pub struct BookedLoad {
     /// Requests in flight.
     pub requests: u32,
+    /// How many of them other routers placed.
+    pub peer_requests: u32,
     /// Prompt tokens to compute, of requests without a first token yet.
     pub prefill_tokens: u64,
     /// Complete prompt blocks in use; shared ones once.

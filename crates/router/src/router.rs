@@ -8,12 +8,13 @@ use crate::config::{Config, Mode};
 use crate::contract::check_contract;
 use crate::cost::credit;
 use crate::outlier::{Outcome, Outlier};
+use crate::peers::Teller;
 use crate::query::{BookedLoad, IndexSize, Lap, PotentialLoad, Query, Selection};
 use crate::state::State;
 use crate::thresholds::Thresholds;
 use dynamo_kv_index::{Applied, Index, Lengths, Overlap};
 use dynamo_types::hash::{self, Scope};
-use dynamo_types::{Error, InstanceId, KvEventBatch, Load, ModelRecord, Result, WorkerRank};
+use dynamo_types::{Error, InstanceId, KvEventBatch, Load, ModelRecord, Placements, Result, WorkerRank};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -37,6 +38,8 @@ pub(crate) struct Shared {
     index: RwLock<Index>,
     state: Mutex<State>,
     spare: Mutex<Vec<Buffers>>,
+    /// None: nobody is told.
+    teller: Option<Teller>,
 }
 
 /// What a selection works in.
@@ -106,6 +109,11 @@ impl Shared {
 impl Router {
     /// `seed` decides all ties and draws: the same calls with the same seed choose the same workers.
     pub fn new(config: Config, seed: u64) -> Self {
+        Self::with_peers(config, seed, None)
+    }
+
+    /// The same; `placements` is told of all that is booked.
+    pub fn with_peers(config: Config, seed: u64, placements: Option<Arc<dyn Placements>>) -> Self {
         let state = State::new(seed, config.thresholds());
         Self {
             shared: Arc::new(Shared {
@@ -114,8 +122,13 @@ impl Router {
                 index: RwLock::new(Index::new()),
                 state: Mutex::new(state),
                 spare: Mutex::new(Vec::new()),
+                teller: placements.map(Teller),
             }),
         }
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     pub fn mode(&self) -> Mode {
@@ -286,8 +299,11 @@ impl Router {
     /// if the pinned worker or rank does not exist.
     pub fn select(&self, query: &Query<'_>) -> Result<Selection> {
         let shared = &self.shared;
-        let chosen = shared.with_cached(query, |sequences, cached| {
-            shared.state().select(&shared.config, query, sequences, cached)
+        let (chosen, told) = shared.with_cached(query, |sequences, cached| {
+            let chosen = shared.state().select(&shared.config, query, sequences, cached)?;
+            let told =
+                shared.teller.as_ref().map(|it| it.tell(chosen.target, &chosen.charge, sequences.into()));
+            Ok::<_, Error>((chosen, told))
         })?;
         let block_size = shared.block_size().max(1);
         let output = shared.config.track_output_blocks.then(|| Output {
@@ -297,7 +313,7 @@ impl Router {
             generated: 0,
         });
         let booking =
-            Booking::new(Arc::clone(shared), chosen.target, chosen.incarnation, chosen.charge, output);
+            Booking::new(Arc::clone(shared), chosen.target, chosen.incarnation, chosen.charge, output, told);
         Ok(Selection {
             target: chosen.target,
             overlap_blocks: chosen.overlap_blocks,

@@ -5,10 +5,12 @@ use crate::config::{Config, Mode};
 use crate::cost::{CostInputs, cost, uncached_tokens};
 use crate::health::Health;
 use crate::outlier::{Outcome, Outlier, Outliers};
+use crate::peers::Foreign;
 use crate::query::{BookedLoad, PotentialLoad, Query, Terms};
 use crate::thresholds::{Pressure, Thresholds};
 use dynamo_kv_index::{ActiveBlocks, Lengths, Slot, Ticket};
 use dynamo_types::{Error, InstanceId, Load, ModelCard, Result, WorkerRank};
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// As users of the reference system know it (behaviour.md 10.2).
@@ -27,6 +29,8 @@ pub(crate) struct Candidate {
     pub(crate) health: Health,
     pub(crate) reported: Option<Load>,
     requests: u32,
+    /// How many of them other routers placed.
+    pub(crate) peer_requests: u32,
     prefill_tokens: u64,
     /// Prompt blocks that are not shared: counted, not named.
     anonymous_blocks: u64,
@@ -75,6 +79,8 @@ pub(crate) struct State {
     pub(crate) active: ActiveBlocks,
     pub(crate) thresholds: Thresholds,
     pub(crate) outliers: Outliers,
+    /// What other routers placed, by the number that they have here.
+    pub(crate) foreign: FxHashMap<u64, Foreign>,
     incarnations: u64,
     draws: Draws,
     /// Last choice of [`Mode::RoundRobin`].
@@ -92,6 +98,7 @@ impl State {
             active: ActiveBlocks::new(),
             thresholds,
             outliers: Outliers::default(),
+            foreign: FxHashMap::default(),
             incarnations: 0,
             draws: Draws::new(seed),
             cursor: None,
@@ -114,6 +121,7 @@ impl State {
                     health: Health::default(),
                     reported: None,
                     requests: 0,
+                    peer_requests: 0,
                     prefill_tokens: 0,
                     anonymous_blocks: 0,
                     output_millis: 0,
@@ -130,6 +138,7 @@ impl State {
         if first_rank == 0 {
             outliers.forget(worker);
         }
+        let before = candidates.len();
         candidates.retain(|candidate| {
             let gone = candidate.target.worker == worker && candidate.target.rank >= first_rank;
             if gone {
@@ -139,6 +148,9 @@ impl State {
         });
         if candidates.is_empty() {
             self.card = None;
+        }
+        if self.candidates.len() != before {
+            self.forget_foreign();
         }
     }
 
@@ -218,7 +230,7 @@ impl State {
             let prompt_tokens = query.prompt_tokens();
             let anonymous_blocks =
                 if sequences.is_empty() { prompt_tokens / u64::from(block_size) } else { 0 };
-            let candidate = &mut self.candidates[at];
+            let slot = self.candidates[at].slot;
             let charge = Charge {
                 prefill_tokens: uncached_tokens(
                     config,
@@ -227,14 +239,12 @@ impl State {
                     overlap,
                     query.shared_blocks,
                 ),
-                blocks: self.active.acquire(candidate.slot, sequences),
+                blocks: self.active.acquire(slot, sequences),
                 anonymous_blocks,
                 output_millis: 0,
             };
-            candidate.requests += 1;
-            candidate.prefill_tokens += charge.prefill_tokens;
-            candidate.anonymous_blocks += charge.anonymous_blocks;
-            let Candidate { target, incarnation, .. } = *candidate;
+            self.charge(at, &charge);
+            let Candidate { target, incarnation, .. } = self.candidates[at];
             self.outliers.chosen(target.worker, query.now_ms, config);
             let candidates = scratch.eligible.len() as u32;
             Chosen {
@@ -282,12 +292,22 @@ impl State {
     pub(crate) fn load(&self, candidate: &Candidate) -> BookedLoad {
         BookedLoad {
             requests: candidate.requests,
+            peer_requests: candidate.peer_requests,
             prefill_tokens: candidate.prefill_tokens,
             decode_blocks: self.active.count(candidate.slot) + candidate.anonymous_blocks,
             output_blocks: candidate.output_millis as f64 / 1000.0,
             draining: candidate.draining,
             reported: candidate.reported,
         }
+    }
+
+    /// Puts a request on the books of a candidate, by its place. Its blocks are acquired already.
+    pub(crate) fn charge(&mut self, at: usize, charge: &Charge) {
+        let candidate = &mut self.candidates[at];
+        candidate.requests += 1;
+        candidate.prefill_tokens += charge.prefill_tokens;
+        candidate.anonymous_blocks += charge.anonymous_blocks;
+        candidate.output_millis += charge.output_millis;
     }
 
     /// Takes everything of a charge off the books.

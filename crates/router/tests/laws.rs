@@ -101,7 +101,7 @@ fn r30_the_next_try_goes_where_it_can_succeed() {
         for worker in &suspended {
             // By a connection that broke, or by whoever watches over the fleet.
             match draws.below(2) {
-                0 => router.report(InstanceId(*worker), Some(&Error::disconnected("x")), 0),
+                0 => drop(router.report(InstanceId(*worker), Some(&Error::disconnected("x")), 0)),
                 _ => router.suspend(InstanceId(*worker), 5000),
             }
         }

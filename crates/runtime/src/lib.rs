@@ -5,6 +5,7 @@
 //! It must never know what a prompt, a template, a routing rule or an engine is: it carries requests, deltas, records
 //! and events and decides nothing about them.
 
+pub mod bookings;
 pub mod config;
 pub mod discovery;
 pub mod events;

@@ -2,9 +2,10 @@
 //! in tokens where a field does not say blocks, and each tier includes those before it.
 
 use super::prompt::Prompt;
+use super::roster::Named;
 use crate::model::Worker;
 use dynamo_router::{BookedLoad, Overlap, PotentialLoad, Router, Terms};
-use dynamo_types::{Load, WorkerRank};
+use dynamo_types::{KvEvent, KvEventBatch, Load, WorkerRank};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -200,13 +201,46 @@ impl RankLoad {
 pub(super) struct Record {
     pub(super) worker_id: u64,
     pub(super) model_name: Arc<str>,
-    /// `schedulable`, `draining` or `unschedulable`.
+    /// `schedulable`, `draining`, `unschedulable`, or `incomplete` for one named by hand of which too little is known.
     pub(super) lifecycle: &'static str,
     /// Nothing of a worker that was refused.
     #[serde(flatten)]
     pub(super) described: Option<Described>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) not_schedulable_reasons: Vec<String>,
+}
+
+/// What the workers cache.
+#[derive(Serialize)]
+pub(super) struct Dump {
+    pub(super) workers: Vec<Cache>,
+}
+
+/// What one rank caches: `events` make an empty index hold it, and stand for everything up to `sequence`.
+#[derive(Serialize)]
+pub(super) struct Cache {
+    worker_id: u64,
+    dp_rank: u32,
+    model_name: Arc<str>,
+    block_size: u32,
+    epoch: u64,
+    sequence: u64,
+    events: Vec<KvEvent>,
+}
+
+impl Cache {
+    pub(super) fn new(model_name: Arc<str>, block_size: u32, batch: Arc<KvEventBatch>) -> Self {
+        let KvEventBatch { source, epoch, sequence, events } = Arc::unwrap_or_clone(batch);
+        Self {
+            worker_id: source.worker.0,
+            dp_rank: source.rank,
+            model_name,
+            block_size,
+            epoch,
+            sequence,
+            events,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -220,6 +254,18 @@ pub(super) struct Described {
 }
 
 impl Described {
+    /// One named by hand, as far as it is known.
+    pub(super) fn named(named: &Named) -> Self {
+        Self {
+            endpoint: named.endpoint.clone().unwrap_or_default(),
+            block_size: named.block_size.unwrap_or_default(),
+            data_parallel_start_rank: 0,
+            data_parallel_size: 1,
+            max_num_batched_tokens: named.max_num_batched_tokens.unwrap_or_default(),
+            total_kv_blocks: named.total_kv_blocks.unwrap_or_default(),
+        }
+    }
+
     pub(super) fn new(worker: &Worker, ranks: usize) -> Self {
         Self {
             endpoint: worker.instance.transport.to_string(),

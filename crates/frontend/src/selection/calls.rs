@@ -125,6 +125,9 @@ fn choose(
 ) -> Result<Selection> {
     let mut excluded = model.unable(Task::Generate);
     excluded.extend_from_slice(&wanted.excluded);
+    if let Some(desk) = shared.desk.as_ref().filter(|_| !wanted.decided) {
+        excluded.extend(desk.roster.out());
+    }
     let watch = Stopwatch::start();
     let selection = model.router.select(&Query {
         sequence_hashes: Some(&prompt.sequences),
@@ -335,10 +338,11 @@ fn overlap_scores(shared: &Shared, _: &Desk, input: &Input, _: &str) -> Result<R
 }
 
 /// `POST /potential_loads`: what each rank that could be chosen would carry with this prompt.
-fn potential_loads(shared: &Shared, _: &Desk, input: &Input, _: &str) -> Result<Reply> {
+fn potential_loads(shared: &Shared, desk: &Desk, input: &Input, _: &str) -> Result<Reply> {
     let model = model_of(shared, input.model_name.as_deref())?;
     let prompt = Prompt::of(shared, &model, input)?;
-    let query = Query { now_ms: shared.now_ms(), ..by_hashes(&prompt) };
+    let out = desk.roster.out();
+    let query = Query { now_ms: shared.now_ms(), excluded: &out, ..by_hashes(&prompt) };
     let loads = model.router.potential_loads(&query)?;
     ok(&Loads {
         model_name: Arc::clone(model.name()),

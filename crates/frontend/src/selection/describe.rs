@@ -16,8 +16,12 @@ pub(crate) fn document(mut common: Value) -> Value {
             path[&method] = operation(route.template, &method);
         }
         if route.template.contains("{id}") {
+            let what = match route.template.starts_with("/workers") {
+                true => "The worker's number, decimal.",
+                false => "The reservation's selection_id.",
+            };
             path["parameters"] = json!([{ "name": "id", "in": "path", "required": true,
-                "schema": { "type": "string" }, "description": "The reservation's selection_id." }]);
+                "schema": { "type": "string" }, "description": what }]);
         }
     }
     common
@@ -29,6 +33,10 @@ fn operation(template: &str, method: &str) -> Value {
         ("/select", _) => "Where a prompt would go",
         ("/select_and_reserve", _) => "Where a prompt goes, with its load booked there",
         ("/reservations", _) => "Book a selection, or a worker that was chosen otherwise",
+        ("/workers", "post") => "Name a worker that does not register itself",
+        ("/workers/{id}", "patch") => "Say more of a worker, or take it out: {\"schedulable\": false}",
+        ("/workers/{id}", _) => "Forget a worker that was named by hand",
+        ("/dump" | "/workers/{id}/dump", _) => "What the workers cache, as events",
         (_, "delete") => "Give a reservation back",
         ("/overlap_scores" | "/query" | "/query_by_hash", _) => "What the workers have of a prompt",
         ("/potential_loads", _) => "What the workers would carry with a prompt",
@@ -40,7 +48,11 @@ fn operation(template: &str, method: &str) -> Value {
         (path, _) if path.ends_with("/output_block") => "The answer fills one more block",
         _ => "The first token is there",
     };
-    let done = if matches!(template, "/reservations" | "/add") { "201" } else { "200" };
+    let done = if matches!(template, "/reservations" | "/add") || (template, method) == ("/workers", "post") {
+        "201"
+    } else {
+        "200"
+    };
     json!({ "summary": summary, "responses": {
         done: answer("As asked."), "default": answer("`{\"error\": text}`: what is wrong.") } })
 }

@@ -2,8 +2,10 @@
 
 use super::metrics::Metrics;
 use super::prompt::Prompt;
+use super::roster::Roster;
 use super::table::{Limits, Refused, Table};
 use dynamo_router::Booking;
+use dynamo_runtime::events::EventPlane;
 use dynamo_runtime::sync::lock;
 use dynamo_types::{Class, Error, Result, WorkerRank};
 use serde::{Deserialize, Serialize};
@@ -79,12 +81,15 @@ pub(super) struct Remembered {
 pub(crate) struct Desk {
     reservations: Mutex<Table<Reservation>>,
     selections: Mutex<Table<Remembered>>,
+    pub(crate) roster: Arc<Roster>,
+    /// What the workers say.
+    pub(super) events: Arc<dyn EventPlane>,
     pub(crate) metrics: Metrics,
     pub(super) config: Config,
 }
 
 impl Desk {
-    pub(crate) fn new(config: Config, metrics: Metrics) -> Self {
+    pub(crate) fn new(config: Config, metrics: Metrics, events: Arc<dyn EventPlane>) -> Self {
         let reservations =
             Limits { entries: config.max_reservations, weight: usize::MAX, idle_ms: config.expiry_ms };
         let selections = Limits {
@@ -95,6 +100,8 @@ impl Desk {
         Self {
             reservations: Mutex::new(Table::new(reservations)),
             selections: Mutex::new(Table::new(selections)),
+            roster: Arc::default(),
+            events,
             metrics,
             config,
         }

@@ -32,6 +32,13 @@ pub(super) struct Input {
     pub(super) allowed_worker_ids: Option<Vec<InstanceId>>,
     pub(super) expected_output_tokens: Option<u32>,
     pub(super) decay_fraction: Option<f64>,
+    pub(super) endpoint: Option<String>,
+    pub(super) block_size: Option<u32>,
+    pub(super) data_parallel_start_rank: Option<u32>,
+    pub(super) data_parallel_size: Option<u32>,
+    pub(super) max_num_batched_tokens: Option<u32>,
+    pub(super) total_kv_blocks: Option<u32>,
+    pub(super) schedulable: Option<bool>,
 }
 
 /// A worker, and a rank if it matters.
@@ -69,6 +76,7 @@ impl Input {
             ("lora_name", &self.lora_name),
             ("cache_salt", &self.cache_salt),
             ("selection_id", &self.selection_id),
+            ("endpoint", &self.endpoint),
         ];
         for (field, name) in names {
             if let Some(found) = name.as_ref().map(String::len).filter(|len| *len > NAME_MAX_BYTES) {
@@ -77,7 +85,11 @@ impl Input {
                 )));
             }
         }
-        for (field, name) in [("model_name", &self.model_name), ("selection_id", &self.selection_id)] {
+        for (field, name) in [
+            ("model_name", &self.model_name),
+            ("selection_id", &self.selection_id),
+            ("endpoint", &self.endpoint),
+        ] {
             if name.as_ref().is_some_and(String::is_empty) {
                 return Err(Error::invalid(format!("{field} must not be empty")));
             }
@@ -144,6 +156,13 @@ impl<'de> Visitor<'de> for Fields {
                 }
                 "expected_output_tokens" => input.expected_output_tokens = value(&mut map, &key)?,
                 "decay_fraction" => input.decay_fraction = value(&mut map, &key)?,
+                "endpoint" => input.endpoint = value(&mut map, &key)?,
+                "block_size" => input.block_size = value(&mut map, &key)?,
+                "data_parallel_start_rank" => input.data_parallel_start_rank = value(&mut map, &key)?,
+                "data_parallel_size" => input.data_parallel_size = value(&mut map, &key)?,
+                "max_num_batched_tokens" => input.max_num_batched_tokens = value(&mut map, &key)?,
+                "total_kv_blocks" => input.total_kv_blocks = value(&mut map, &key)?,
+                "schedulable" => input.schedulable = value(&mut map, &key)?,
                 _ => {
                     map.next_value::<de::IgnoredAny>()?;
                     if read.ignored.len() < MAX_IGNORED {

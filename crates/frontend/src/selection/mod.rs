@@ -7,9 +7,11 @@ mod answers;
 mod calls;
 mod describe;
 mod desk;
+mod fleet;
 mod input;
 mod metrics;
 mod prompt;
+mod roster;
 mod table;
 mod views;
 
@@ -17,6 +19,7 @@ pub(crate) use describe::document;
 pub use desk::Config;
 pub(crate) use desk::Desk;
 pub(crate) use metrics::Metrics;
+pub(crate) use roster::BY_HAND;
 
 use crate::api;
 use crate::body::{Received, Upload};
@@ -58,6 +61,16 @@ const fn of_reservation(
     Route { method, path, template, handler: Handler::Selection(call) }
 }
 
+const fn of_worker(
+    method: Method,
+    after: &'static str,
+    template: &'static str,
+    call: &'static Call,
+) -> Route {
+    let path = Path::Around("/workers/", after);
+    Route { method, path, template, handler: Handler::Selection(call) }
+}
+
 /// Those of its own, more specific ones first.
 pub(crate) static ROUTES: &[Route] = &[
     call(Method::POST, "/select", &calls::SELECT),
@@ -80,6 +93,11 @@ pub(crate) static ROUTES: &[Route] = &[
     call(Method::POST, "/query_by_hash", &calls::QUERY_BY_HASH),
     get("/loads", views::loads),
     get("/workers", views::workers),
+    call(Method::POST, "/workers", &fleet::ADD),
+    of_worker(Method::GET, "/dump", "/workers/{id}/dump", &fleet::DUMP_ONE),
+    of_worker(Method::PATCH, "", "/workers/{id}", &fleet::UPDATE),
+    of_worker(Method::DELETE, "", "/workers/{id}", &fleet::REMOVE),
+    call(Method::GET, "/dump", &fleet::DUMP),
     get("/ready", views::ready),
 ];
 

@@ -1,5 +1,6 @@
 //! What the service only tells: workers, readiness, loads.
 
+use super::Desk;
 use super::answers::{Described, Loads, RankLoad, Record};
 use crate::http::{self, Body};
 use crate::model::{Model, State};
@@ -11,6 +12,7 @@ use serde::Serialize;
 use std::sync::Arc;
 
 const SCHEDULABLE: &str = "schedulable";
+pub(super) const TAKEN_OUT: &str = "it was taken out by hand";
 
 fn answer(shared: &Shared, status: StatusCode, value: &impl Serialize) -> Response<Body> {
     match super::calls::encode(value) {
@@ -20,9 +22,10 @@ fn answer(shared: &Shared, status: StatusCode, value: &impl Serialize) -> Respon
 }
 
 /// Every worker that is known, by model and id, with the reasons why some get nothing.
-fn records(shared: &Shared) -> Vec<Record> {
+pub(super) fn records(shared: &Shared, desk: &Desk) -> Vec<Record> {
     let models = shared.catalog.all();
-    let served = models.iter().flat_map(|model| of_model(shared, model));
+    let out = desk.roster.out();
+    let served = models.iter().flat_map(|model| of_model(shared, model, &out));
     let refused = shared.catalog.refused().into_iter().map(|(id, refused)| Record {
         worker_id: id.0,
         model_name: refused.model,
@@ -30,10 +33,12 @@ fn records(shared: &Shared) -> Vec<Record> {
         described: None,
         not_schedulable_reasons: vec![refused.reason],
     });
-    served.chain(refused).collect()
+    let incomplete = desk.roster.incomplete();
+    let incomplete = incomplete.iter().map(|(id, named)| Record::named(*id, named, out.contains(id)));
+    served.chain(refused).chain(incomplete).collect()
 }
 
-fn of_model(shared: &Shared, model: &Arc<Model>) -> Vec<Record> {
+fn of_model(shared: &Shared, model: &Arc<Model>, out: &[InstanceId]) -> Vec<Record> {
     let suspended = model.router.suspended(shared.now_ms());
     let loads = model.router.loads();
     let ranks = |id: InstanceId| loads.iter().filter(|(source, _)| source.worker == id).count();
@@ -43,6 +48,8 @@ fn of_model(shared: &Shared, model: &Arc<Model>) -> Vec<Record> {
             ("draining", Some("it is draining".to_owned()))
         } else if let Some(fault) = &worker.instance.fault {
             ("unschedulable", Some(format!("it is not ready: {fault}")))
+        } else if out.contains(&id) {
+            ("unschedulable", Some(TAKEN_OUT.to_owned()))
         } else if suspended.contains(&id) {
             ("unschedulable", Some("it failed and is suspended for a while".to_owned()))
         } else if let State::Broken(error) = model.state() {
@@ -64,7 +71,8 @@ fn of_model(shared: &Shared, model: &Arc<Model>) -> Vec<Record> {
 
 /// `GET /workers`.
 pub(super) fn workers(shared: &Shared, _: &str) -> Response<Body> {
-    answer(shared, StatusCode::OK, &records(shared))
+    let records = shared.desk.as_ref().map(|desk| records(shared, desk)).unwrap_or_default();
+    answer(shared, StatusCode::OK, &records)
 }
 
 #[derive(Serialize)]
@@ -76,7 +84,7 @@ struct Ready {
 
 /// `GET /ready`: 200 while something can be selected, else 503.
 pub(super) fn ready(shared: &Shared, _: &str) -> Response<Body> {
-    let workers = records(shared);
+    let workers = shared.desk.as_ref().map(|desk| records(shared, desk)).unwrap_or_default();
     let schedulable_workers = workers.iter().filter(|worker| worker.lifecycle == SCHEDULABLE).count();
     let ready = schedulable_workers > 0 && shared.phase() == crate::shared::Phase::Serving;
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

@@ -134,6 +134,7 @@ impl Harness {
             plane: Arc::new(plane.clone()),
             discovery: discovery.clone(),
             events: events.clone(),
+            peers: None,
             router,
             registry: dynamo_runtime::metrics::Registry::new(),
             tracer: dynamo_runtime::trace::Tracer::off(),

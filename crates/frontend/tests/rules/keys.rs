@@ -132,6 +132,7 @@ async fn a_file_that_cannot_be_used_is_one_clear_line_at_the_start() {
             plane: Arc::new(dynamo_runtime::plane::InProcess::default()),
             discovery: Arc::new(dynamo_runtime::discovery::Memory::new(Default::default())),
             events: Arc::new(dynamo_runtime::events::Local::new(Default::default())),
+            peers: None,
             router: dynamo_router::Config::default(),
             registry: dynamo_runtime::metrics::Registry::new(),
             tracer: dynamo_runtime::trace::Tracer::off(),

@@ -23,6 +23,7 @@ mod nvext;
 mod page;
 mod patience;
 mod requests;
+mod roster;
 mod routing;
 mod said;
 mod selection;

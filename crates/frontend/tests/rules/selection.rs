@@ -14,11 +14,11 @@ use std::time::Duration;
 
 const BLOCK: u32 = 4;
 
-fn model() -> ModelCard {
+pub(crate) fn model() -> ModelCard {
     ModelCard { blocks: BlockContract::xxh3(BLOCK), ..card("m", &[b"a"]) }
 }
 
-async fn router(selection: SelectionConfig) -> Harness {
+pub(crate) async fn router(selection: SelectionConfig) -> Harness {
     let selection = SelectionConfig { port: 0, ..selection };
     Harness::router(config(), selection, dynamo_router::Config::default()).await
 }
@@ -45,7 +45,7 @@ async fn two(harness: &Harness) -> [crate::harness::Worker; 2] {
 }
 
 /// Without a body.
-async fn send(harness: &Harness, method: &str, path: &str) -> Reply {
+pub(crate) async fn send(harness: &Harness, method: &str, path: &str) -> Reply {
     let mut client = Client::connect(harness.address).await;
     client.send(method, path, &[], b"").await;
     client.reply(method).await

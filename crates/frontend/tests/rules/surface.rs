@@ -87,6 +87,7 @@ async fn a_taken_port_is_one_clear_line() {
         plane: Arc::new(harness.plane.clone()),
         discovery: harness.discovery.clone(),
         events: harness.events.clone(),
+        peers: None,
         router: dynamo_router::Config::default(),
         registry: dynamo_runtime::metrics::Registry::new(),
         tracer: dynamo_runtime::trace::Tracer::off(),

@@ -90,6 +90,7 @@ fn services() -> Services {
         plane: Arc::new(InProcess::default()),
         discovery: Arc::new(Memory::new(discovery::Options::default())),
         events: Arc::new(Local::new(events::Options::default())),
+        peers: None,
         router: dynamo_router::Config::default(),
         registry: dynamo_runtime::metrics::Registry::new(),
         tracer: dynamo_runtime::trace::Tracer::off(),

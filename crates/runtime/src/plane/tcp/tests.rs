@@ -132,7 +132,7 @@ async fn a_peer_that_hangs_is_found_by_its_silence() {
 async fn r21_leaving_before_the_connection_is_made_sends_nothing() {
     let late = listener().await;
     let address = late.local_addr().unwrap().to_string();
-    let caller = Caller::new(Options::default(), Arc::new(Local::default()));
+    let caller = calling(Options::default(), Arc::new(Local::default()));
     let mut instance = Pair::with(quick()).await.setup.instance(1);
     instance.transport = Transport::Tcp(address);
     let leaving = caller.call(&instance, request(&[1])).await.unwrap();
@@ -140,8 +140,7 @@ async fn r21_leaving_before_the_connection_is_made_sends_nothing() {
     drop(leaving);
     let (mut socket, _) = late.accept().await.unwrap();
     let mut bytes = Vec::new();
-    frame::write(&mut bytes, Kind::Hello, &super::link::hello(&Options::default(), None), usize::MAX)
-        .unwrap();
+    frame::write(&mut bytes, Kind::Hello, &wire::hello(&Options::default(), None), usize::MAX).unwrap();
     socket.write_all(&bytes).await.unwrap();
     let mut reader = Reader::new(socket, 1 << 20, Duration::from_secs(60));
     loop {

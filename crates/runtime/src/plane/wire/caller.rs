@@ -3,6 +3,7 @@
 use super::link::{Followed, Link};
 use super::{Dial, Error, Options};
 use crate::BoxFuture;
+use crate::bookings::Peers;
 use crate::events::Local;
 use crate::plane::{DeltaStream, RequestPlane};
 use crate::sync::lock;
@@ -45,7 +46,17 @@ impl Drop for Running {
 impl Caller {
     /// `events`: where the events of followed workers go.
     pub fn new(options: Options, events: Arc<Local>, dial: Arc<dyn Dial>) -> Self {
-        let followed = Arc::new(Followed { events, instances: Mutex::default() });
+        Self::with_peers(options, events, dial, None)
+    }
+
+    /// Says what this process places on followed workers, and hears what others do.
+    pub fn with_peers(
+        options: Options,
+        events: Arc<Local>,
+        dial: Arc<dyn Dial>,
+        peers: Option<Peers>,
+    ) -> Self {
+        let followed = Arc::new(Followed { events, peers, instances: Mutex::default() });
         Self { inner: Arc::new(Inner { options, dial, links: Mutex::default(), followed }) }
     }
 
@@ -56,7 +67,12 @@ impl Caller {
         if !self.inner.dial.reaches(&to) {
             return None;
         }
-        *lock(&self.inner.followed.instances).entry(instance.id).or_default() += 1;
+        {
+            let mut instances = lock(&self.inner.followed.instances);
+            let (known, followers) = instances.entry(instance.id).or_insert_with(|| (to.clone(), 0));
+            known.clone_from(&to);
+            *followers += 1;
+        }
         let inner = Arc::clone(&self.inner);
         // A connection that is there already may have sent what nobody wanted then.
         inner.link(&to).subscribe();
@@ -153,7 +169,7 @@ impl Drop for Follow {
     fn drop(&mut self) {
         self.task.abort();
         let mut instances = lock(&self.followed.instances);
-        if let Some(count) = instances.get_mut(&self.instance) {
+        if let Some((_, count)) = instances.get_mut(&self.instance) {
             *count -= 1;
             if *count == 0 {
                 instances.remove(&self.instance);

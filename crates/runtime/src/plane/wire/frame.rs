@@ -35,11 +35,12 @@ pub(crate) enum Kind {
     GoAway = 7,
     Subscribe = 8,
     Events = 9,
+    Bookings = 10,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
-        const ALL: [Kind; 9] = [
+        const ALL: [Kind; 10] = [
             Kind::Hello,
             Kind::Open,
             Kind::Batch,
@@ -49,6 +50,7 @@ impl Kind {
             Kind::GoAway,
             Kind::Subscribe,
             Kind::Events,
+            Kind::Bookings,
         ];
         ALL.into_iter().find(|kind| *kind as u8 == byte)
     }

@@ -2,7 +2,9 @@
 
 use super::batch::Batches;
 use super::frame::{self, Beat, Cancel, Event, Events, GoAway, Hello, Item, Kind, Open, Reader, Subscribe};
+use super::sync::{Hears, Says};
 use super::{Dial, Error, Options, open};
+use crate::bookings::Peers;
 use crate::events::{EventPlane, Local, continues};
 use crate::mailbox;
 use crate::plane::metrics::{Call, Place, unix_ns};
@@ -54,6 +56,13 @@ struct State {
 struct Stream {
     sender: mailbox::Sender,
     call: Call,
+}
+
+/// What is written now.
+struct Collected {
+    requests: usize,
+    /// Other workers are followed than before.
+    subscribed: bool,
 }
 
 /// The hello of either side.
@@ -180,7 +189,7 @@ impl Link {
         }
         tokio::select! {
             ended = self.listen(&mut reader, followed) => ended,
-            ended = self.speak(&mut writer, followed, peer_limit) => ended,
+            ended = self.speak(&mut writer, to, followed, peer_limit) => ended,
         }
     }
 
@@ -220,6 +229,7 @@ impl Link {
         followed: &Followed,
     ) -> Result<(), Error> {
         let mut batches = Batches::default();
+        let others = Hears::caller(followed.peers.as_ref());
         while let Some((kind, body)) = reader.next().await? {
             match kind {
                 Kind::Batch => self.deliver(batches.read(body)?),
@@ -230,6 +240,7 @@ impl Link {
                     }
                     followed.apply(frame::parse(body)?);
                 }
+                Kind::Bookings => others.hear(body)?,
                 Kind::GoAway => return Err(Error::Refused(frame::parse::<GoAway>(body)?.reason)),
                 Kind::Pong => {}
                 Kind::Ping | Kind::Hello | Kind::Open | Kind::Cancel | Kind::Subscribe => {
@@ -262,17 +273,24 @@ impl Link {
     async fn speak<W: AsyncWrite + Unpin>(
         &self,
         writer: &mut W,
+        to: &Transport,
         followed: &Followed,
         peer_limit: usize,
     ) -> Result<(), Error> {
         let mut bytes = Vec::new();
         let mut beat = Instant::now() + self.options.beat_every;
         let mut number = 0;
+        let mut says = Says::caller(followed.peers.as_ref(), &followed.at(to));
         loop {
-            let requests = self.collect(&mut bytes, followed, peer_limit)?;
+            let Collected { requests, subscribed } = self.collect(&mut bytes, followed, peer_limit)?;
+            if subscribed {
+                says.want(&followed.at(to));
+            }
+            says.append(&mut bytes, peer_limit)?;
             if bytes.is_empty() {
                 tokio::select! {
                     () = self.work.notified() => {}
+                    () = says.due() => {}
                     () = tokio::time::sleep_until(beat) => {
                         number += 1;
                         frame::write(&mut bytes, Kind::Ping, &Beat { number }, peer_limit)?;
@@ -290,8 +308,13 @@ impl Link {
         }
     }
 
-    /// Everything that waits to be written, and how many requests that is.
-    fn collect(&self, bytes: &mut Vec<u8>, followed: &Followed, peer_limit: usize) -> Result<usize, Error> {
+    /// Everything that waits to be written.
+    fn collect(
+        &self,
+        bytes: &mut Vec<u8>,
+        followed: &Followed,
+        peer_limit: usize,
+    ) -> Result<Collected, Error> {
         let mut state = lock(&self.state);
         let opens = std::mem::take(&mut state.opens);
         let requests = opens.len();
@@ -327,7 +350,7 @@ impl Link {
         if !streams.is_empty() {
             frame::write(bytes, Kind::Cancel, &Cancel { streams }, peer_limit)?;
         }
-        Ok(requests)
+        Ok(Collected { requests, subscribed: subscribe })
     }
 
     fn finish(&self, error: Error) {
@@ -391,11 +414,19 @@ impl Drop for Guard {
 /// Where events go, and whose are wanted: a worker that left discovery may still speak for a while.
 pub(super) struct Followed {
     pub(super) events: Arc<Local>,
-    /// How many followers each instance has.
-    pub(super) instances: Mutex<FxHashMap<InstanceId, u32>>,
+    /// Who else places requests. None: nobody is asked or told.
+    pub(super) peers: Option<Peers>,
+    /// Where each instance is, and how many followers it has.
+    pub(super) instances: Mutex<FxHashMap<InstanceId, (Transport, u32)>>,
 }
 
 impl Followed {
+    /// The instances that are reached so.
+    fn at(&self, to: &Transport) -> Vec<InstanceId> {
+        let instances = lock(&self.instances);
+        instances.iter().filter(|(_, (known, _))| known == to).map(|(id, _)| *id).collect()
+    }
+
     fn apply(&self, Events { events }: Events) {
         let instances = lock(&self.instances);
         for event in events {

@@ -14,6 +14,7 @@ mod open;
 mod outbox;
 mod pack;
 mod server;
+mod sync;
 
 pub use caller::{Caller, Follow};
 pub use fleet::Fleet;

@@ -4,7 +4,9 @@ use super::frame::{
     self, Batch, Beat, Cancel, Events, GoAway, Hello, Item, Kind, Open, Opened, Reader, Subscribe,
 };
 use super::outbox::Outbox;
+use super::sync::{Relay, Says};
 use super::{Error, Options, Streams, open};
+use crate::bookings::Exchange;
 use crate::events::{self, EventPlane, Local, Subscription};
 use crate::plane::{Flush, InProcess};
 use crate::sync::lock;
@@ -27,6 +29,8 @@ const MAX_STRANGERS: usize = 1024;
 pub struct Hub {
     plane: InProcess,
     events: Arc<Local>,
+    /// What the callers placed here.
+    bookings: Exchange,
     options: Options,
     outboxes: Mutex<Vec<Weak<Outbox>>>,
     /// One for each connection that has said hello.
@@ -45,8 +49,9 @@ impl Hub {
     /// Serves what `plane` serves, and the sources of `events`.
     pub(crate) fn new(plane: &InProcess, events: Arc<Local>, options: Options) -> Arc<Self> {
         let room = Semaphore::new(options.max_connections);
-        let hub = Arc::new(Self { plane: plane.clone(), events, options, outboxes: Mutex::default(), room });
-        plane.on_flush(Arc::downgrade(&hub) as Weak<dyn Flush>);
+        let (plane, bookings) = (plane.clone(), Exchange::default());
+        let hub = Arc::new(Self { plane, events, bookings, options, outboxes: Mutex::default(), room });
+        hub.plane.on_flush(Arc::downgrade(&hub) as Weak<dyn Flush>);
         hub
     }
 
@@ -153,6 +158,7 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Connection<'a, R, W> {
 struct Wishes {
     pong: Mutex<Option<u64>>,
     subscribe: Mutex<Option<Subscribe>>,
+    relay: Relay,
     made: Notify,
 }
 
@@ -204,6 +210,7 @@ async fn listen<R: AsyncRead + Unpin>(
     outbox: &Arc<Outbox>,
     wishes: &Wishes,
 ) -> Result<(), Error> {
+    let mut voice = None;
     while let Some((kind, body)) = reader.next().await? {
         match kind {
             Kind::Open => open(body, hub, outbox)?,
@@ -213,6 +220,7 @@ async fn listen<R: AsyncRead + Unpin>(
             }
             Kind::Ping => wishes.pong(frame::parse::<Beat>(body)?.number),
             Kind::Subscribe => wishes.subscribe(frame::parse(body)?),
+            Kind::Bookings => wishes.relay.hear(body, &hub.bookings, &mut voice, &wishes.made)?,
             Kind::GoAway => return Err(Error::Refused(frame::parse::<GoAway>(body)?.reason)),
             Kind::Pong => {}
             Kind::Hello | Kind::Batch | Kind::Events => {
@@ -258,6 +266,7 @@ async fn speak<W: AsyncWrite + Unpin>(
 ) -> Result<(), Error> {
     let mut bytes = Vec::new();
     let mut subscription: Option<Subscription> = None;
+    let mut says = Says::default();
     let mut beat = Instant::now() + hub.options.beat_every;
     loop {
         let mut news = Vec::new();
@@ -270,11 +279,13 @@ async fn speak<W: AsyncWrite + Unpin>(
                 if let Some(at) = lock(&wishes.subscribe).take() {
                     subscription = Some(hub.events.subscribe_from(&at.positions));
                 }
+                wishes.relay.give(&mut says);
             }
             event = next_event(&mut subscription) => match event {
                 Some(event) => news.push(event),
                 None => subscription = None,
             },
+            () = says.due() => {}
             () = tokio::time::sleep_until(beat) => {
                 frame::write(&mut bytes, Kind::Pong, &Beat { number: 0 }, peer_limit)?;
             }
@@ -283,6 +294,7 @@ async fn speak<W: AsyncWrite + Unpin>(
         append_items(&mut bytes, outbox.take(), peer_limit)?;
         let answers = bytes.len() - before;
         append_events(&mut bytes, news, subscription.as_mut(), peer_limit)?;
+        says.append(&mut bytes, peer_limit)?;
         if !bytes.is_empty() {
             frame::send(&mut writer, &bytes, hub.options.dead_after).await?;
             outbox.wrote();
