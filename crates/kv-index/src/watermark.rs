@@ -7,14 +7,18 @@ use dynamo_types::{KvEvent, KvEventBatch};
 /// so 0 itself announces a new one; and a repeated 0 followed by the rest of a replay ends in the same state.
 const NO_EPOCH: u64 = 0;
 
+/// Former lives whose stragglers are known as such: an engine that begins anew more often while its words are on the way
+/// has other troubles.
+const LIVES: usize = 4;
+
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Watermark {
     started: bool,
     epoch: u64,
     /// The sequence expected next.
     next: u64,
-    /// The life before this one; its stragglers must not look like a third.
-    past: Option<u64>,
+    /// The lives before this one, the latest first; their stragglers must not look like another.
+    past: [Option<u64>; LIVES],
 }
 
 /// What to do with a batch.
@@ -30,15 +34,19 @@ impl Watermark {
     /// starts with `Cleared` needs nothing before it, so it is a snapshot and never a gap.
     pub(crate) fn admit(&mut self, batch: &KvEventBatch, past_gaps: bool) -> (Verdict, bool) {
         if !self.started {
-            *self = Self { started: true, epoch: batch.epoch, next: 0, past: None };
+            *self = Self { started: true, epoch: batch.epoch, next: 0, past: [None; LIVES] };
         }
-        if Some(batch.epoch) == self.past {
+        if self.past.contains(&Some(batch.epoch)) {
             return (Verdict::Duplicate, false);
         }
         let new_epoch = batch.epoch != self.epoch;
         let counts_anew = batch.epoch == NO_EPOCH && batch.sequence == 0 && self.next > 0;
         if new_epoch {
-            *self = Self { started: true, epoch: batch.epoch, next: 0, past: Some(self.epoch) };
+            self.past.rotate_right(1);
+            if let Some(latest) = self.past.first_mut() {
+                *latest = Some(self.epoch);
+            }
+            (self.epoch, self.next) = (batch.epoch, 0);
         } else if counts_anew {
             self.next = 0;
         }
