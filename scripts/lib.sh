@@ -85,8 +85,11 @@ require_toolchain() {
 
 # Makes the services callable that tests start for themselves, or says what to do.
 require_services() {
-    command -v etcd >/dev/null 2>&1 || apt_install etcd-server ||
-        die "tests start an etcd of their own, and it cannot be installed here. On Debian, as root: apt-get install etcd-server"
+    local missing=()
+    command -v etcd >/dev/null 2>&1 || missing+=(etcd-server)
+    command -v nats-server >/dev/null 2>&1 || missing+=(nats-server)
+    [ "${#missing[@]}" = 0 ] || apt_install "${missing[@]}" ||
+        die "tests start an etcd and a NATS of their own, and ${missing[*]} cannot be installed here. On Debian, as root: apt-get install ${missing[*]}"
 }
 
 # Makes headless Chromium and its WebDriver callable, or says what to do.

@@ -2,7 +2,7 @@
 
 use super::RequestPlaneSettings;
 use dynamo_runtime::config::Key;
-use dynamo_runtime::plane::nats::{Login, Options};
+use dynamo_runtime::plane::nats::{Login, Options, Seed};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ pub(crate) struct NatsSettings {
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
     pub(crate) token: Option<String>,
+    pub(crate) nkey: Option<String>,
+    pub(crate) credentials_file: Option<String>,
     pub(crate) startup_timeout_ms: u64,
 }
 
@@ -36,6 +38,8 @@ impl Default for NatsSettings {
             username: None,
             password: None,
             token: None,
+            nkey: None,
+            credentials_file: None,
             startup_timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
         }
     }
@@ -63,17 +67,35 @@ impl NatsSettings {
         })
     }
 
+    /// At most one way to show who we are.
     fn login(&self) -> Result<Option<Login>, String> {
-        match (&self.username, &self.password, &self.token) {
-            (Some(user), password, None) => Ok(Some(Login::Password {
-                user: user.clone(),
-                password: password.clone().unwrap_or_default(),
-            })),
-            (None, None, Some(token)) => Ok(Some(Login::Token(token.clone()))),
-            (None, None, None) => Ok(None),
-            (None, Some(_), _) => Err("nats.username: expected one beside nats.password, found none".into()),
-            (Some(_), _, Some(_)) => Err("nats.token: expected none beside nats.username, found one".into()),
+        let set = [
+            ("nats.username", self.username.is_some()),
+            ("nats.token", self.token.is_some()),
+            ("nats.nkey", self.nkey.is_some()),
+            ("nats.credentials_file", self.credentials_file.is_some()),
+        ];
+        let mut set = set.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key);
+        if let (Some(first), Some(second)) = (set.next(), set.next()) {
+            return Err(format!("{second}: expected none beside {first}, found one"));
         }
+        if self.password.is_some() && self.username.is_none() {
+            return Err("nats.username: expected one beside nats.password, found none".into());
+        }
+        if let Some(user) = self.username.clone() {
+            return Ok(Some(Login::Password { user, password: self.password.clone().unwrap_or_default() }));
+        }
+        if let Some(seed) = &self.nkey {
+            return Seed::parse(seed)
+                .map(|seed| Some(Login::Key(seed)))
+                .map_err(|error| format!("nats.nkey: {error}"));
+        }
+        if let Some(path) = &self.credentials_file {
+            let fault = |error: String| format!("nats.credentials_file: {path}: {error}");
+            let text = std::fs::read_to_string(path).map_err(|error| fault(error.to_string()))?;
+            return Login::from_credentials(&text).map(Some).map_err(fault);
+        }
+        Ok(self.token.clone().map(Login::Token))
     }
 }
 
@@ -146,6 +168,10 @@ pub(super) fn keys() -> impl Iterator<Item = Key> {
         Key::new("nats.password", "That user's password; better in the environment than in a file")
             .env("NATS_AUTH_PASSWORD"),
         Key::new("nats.token", "Token of NATS, if it asks for one").env("NATS_AUTH_TOKEN"),
+        Key::new("nats.nkey", "Seed of a user's key (`SU...`), if NATS asks for a signature; better in the environment than in a file")
+            .env("NATS_AUTH_NKEY"),
+        Key::new("nats.credentials_file", "File of credentials (`.creds`), if NATS asks for a signed token")
+            .env("NATS_AUTH_CREDENTIALS_FILE"),
         Key::new("nats.startup_timeout_ms", "Longest wait for NATS at the start"),
     ]
     .into_iter()
@@ -197,6 +223,13 @@ mod tests {
             settings.username = Some("u".into());
             settings.token = Some("t".into());
         });
-        assert!(error.unwrap_err().starts_with("nats.token: "));
+        assert_eq!(error.unwrap_err(), "nats.token: expected none beside nats.username, found one");
+        let error = options("a", |settings| settings.nkey = Some("secret".into())).unwrap_err();
+        assert!(
+            error.starts_with("nats.nkey: expected a user's seed") && !error.contains("secret"),
+            "{error}"
+        );
+        let error = options("a", |settings| settings.credentials_file = Some("nowhere.creds".into()));
+        assert!(error.unwrap_err().starts_with("nats.credentials_file: nowhere.creds: "));
     }
 }

@@ -8,11 +8,14 @@ mod client;
 #[cfg(test)]
 mod fixture;
 mod flow;
+mod login;
 mod pipe;
 mod protocol;
 mod session;
 #[cfg(test)]
 mod tests;
+
+pub use login::{Login, Seed};
 
 use super::InProcess;
 use super::wire::{self, Dial, Hub, Streams};
@@ -64,35 +67,6 @@ impl Default for Options {
             beat_every: options.beat_every,
             dead_after: options.dead_after,
         }
-    }
-}
-
-/// What is shown to the server.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Login {
-    None,
-    Token(String),
-    Password { user: String, password: String },
-}
-
-impl Login {
-    /// What to look at after the server turned us away.
-    fn advice(&self) -> &'static str {
-        match self {
-            Self::None => "it wants nats.username and nats.password, or nats.token, and none is set",
-            Self::Token(_) => "look at nats.token",
-            Self::Password { .. } => "look at nats.username and nats.password",
-        }
-    }
-}
-
-impl fmt::Debug for Login {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "None",
-            Self::Token(_) => "Token(..)",
-            Self::Password { .. } => "Password(..)",
-        })
     }
 }
 

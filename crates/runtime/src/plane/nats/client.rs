@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-/// A server of a test's own or of a fleet. Clones share the connection; the last one ends it.
+/// A connection to one of the servers. Clones share it; the last one ends it.
 #[derive(Clone)]
 pub(super) struct Client {
     inner: Arc<Inner>,
@@ -159,14 +159,7 @@ fn introduce(login: &Login, info: &Info) -> Result<Connect, Error> {
         no_responders: info.headers,
         ..Connect::default()
     };
-    match login {
-        Login::None => {}
-        Login::Token(token) => connect.auth_token = Some(token.clone()),
-        Login::Password { user, password } => {
-            connect.user = Some(user.clone());
-            connect.pass = Some(password.clone());
-        }
-    }
+    login.show(&mut connect, info)?;
     Ok(connect)
 }
 

@@ -166,17 +166,21 @@ impl Held {
         (Box::new(reader), Box::new(Writer { held: self }))
     }
 
-    /// Says that nothing comes any more.
+    /// Says that nothing comes any more, and of a fault what it was.
     fn end(&self) {
         let mut state = lock(&self.pipe.state);
         let Some(peer) = state.peer.clone() else { return };
-        if state.has_ended || state.end.is_some() {
+        let reason = match &state.end {
+            Some(End::Said) => return,
+            Some(End::Fault(reason)) => reason.clone(),
+            None => String::new(),
+        };
+        if std::mem::replace(&mut state.has_ended, true) {
             return;
         }
-        state.has_ended = true;
         let number = state.flow.send(0);
         drop(state);
-        self.say(&peer, Kind::End, number, &[]);
+        self.say(&peer, Kind::End, number, reason.as_bytes());
     }
 }
 

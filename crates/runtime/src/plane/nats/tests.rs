@@ -7,13 +7,15 @@ use super::super::{InProcess, RequestPlane};
 use super::client::Client;
 use super::fixture::{Process, Way};
 use super::flow::{self, Kind, WINDOW_BYTES};
-use super::{Dialer, Error, Knocks, Login, Options, Server, pipe};
+use super::protocol::Message;
+use super::session::{Inbox, Session};
+use super::{Dialer, Error, Knocks, Login, Options, Server, login, pipe};
 use crate::events::{EventPlane, Local};
 use crate::sync::lock;
 use dynamo_types::{
     Class, InstanceId, KvEvent, KvEventBatch, StorageTier, StoredBlock, Transport, WorkerRank,
 };
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
@@ -267,6 +269,18 @@ async fn a_reader_that_lags_holds_up_the_writer_and_loses_nothing() {
     }
 }
 
+/// Keeps what comes.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<bytes::Bytes>>>);
+
+impl Inbox for Told {
+    fn message(&self, _: &Session, message: Message) {
+        lock(&self.0).push(message.payload);
+    }
+
+    fn lost(&self, _: &Error) {}
+}
+
 #[tokio::test]
 async fn a_gap_ends_a_pipe_after_what_came_before_it() {
     let process = Process::start("").await;
@@ -274,6 +288,9 @@ async fn a_gap_ends_a_pipe_after_what_came_before_it() {
     let client = Client::new(way.options());
     let session = client.session().await.unwrap();
     let mut knocks = Knocks::listen(&session, "there").unwrap();
+    let told = Told::default();
+    session.subscribe("mine", Arc::new(told.clone())).unwrap();
+    let told = told.0;
     let accepting = async {
         let knock = knocks.waiting.recv().await.unwrap();
         let peer = knock.reply.unwrap();
@@ -289,6 +306,15 @@ async fn a_gap_ends_a_pipe_after_what_came_before_it() {
     assert_eq!(got, b"before");
     assert!(error.to_string().contains("message 2 came where 1 was due"), "{error}");
     assert!(write.write(b"more").await.is_err());
+    drop((read, write));
+    eventually("the other side is told", || {
+        let told = lock(&told);
+        let last = told.last().and_then(|payload| flow::parse(payload.clone()));
+        last.is_some_and(|(kind, _, why)| {
+            kind == Kind::End && why.ends_with(b"message 2 came where 1 was due")
+        })
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -306,7 +332,7 @@ async fn what_the_server_refuses_is_told_with_the_setting() {
     };
     assert_eq!(start(Login::Token("sesame".into())).await, Ok(()));
     for (login, expected) in [
-        (Login::None, "nats.username and nats.password, or nats.token"),
+        (Login::None, "nats.username and nats.password, nats.token, nats.nkey or nats.credentials_file"),
         (Login::Token("other".into()), "look at nats.token"),
         (Login::Password { user: "u".into(), password: "secret".into() }, "look at nats.username"),
     ] {
@@ -315,6 +341,55 @@ async fn what_the_server_refuses_is_told_with_the_setting() {
         assert!(error.to_string().contains(expected), "{error}");
         assert!(error.to_string().contains(&way.address), "{error}");
     }
+}
+
+#[tokio::test]
+async fn a_key_is_shown_by_what_it_signs() {
+    let (_, seed) = login::tests::seed(1);
+    let key = login::tests::public(&seed);
+    let process = Process::start(&format!("authorization {{ users = [ {{ nkey: {key} }} ] }}")).await;
+    let way = process.way().await;
+    let check = async |login| Dialer::new(Options { login, ..way.options() }).check().await;
+    assert_eq!(check(Login::Key(seed.clone())).await, Ok(()));
+    let error = check(Login::Key(login::tests::seed(2).1)).await.unwrap_err().to_string();
+    assert!(error.contains("look at nats.nkey"), "{error}");
+    let stranger = Login::Credentials { jwt: "a.b.c".into(), seed: seed.clone() };
+    let error = check(stranger).await.unwrap_err().to_string();
+    assert!(error.contains("look at nats.credentials_file"), "{error}");
+    let process = Process::start("").await;
+    let way = process.way().await;
+    let error = Dialer::new(Options { login: Login::Key(seed), ..way.options() }).check().await.unwrap_err();
+    assert!(error.to_string().contains("it asks for no key"), "{error}");
+}
+
+#[tokio::test]
+async fn credentials_are_taken_by_who_knows_their_signer() {
+    use login::tests::{public, public_as, seed, token};
+    let [(_, operator), (_, account), (text, user)] = [seed(3), seed(4), seed(5)];
+    let (operator_id, account_id) = (public_as(b'O', &operator), public_as(b'A', &account));
+    let claims = r#"{"type":"operator","version":2}"#;
+    let operator_token = token(&operator_id, &operator, &operator_id, claims);
+    let claims = r#"{"limits":{"subs":-1,"data":-1,"payload":-1,"imports":-1,"exports":-1,"wildcards":true,"conn":-1,
+        "leaf":-1},"type":"account","version":2}"#;
+    let account_token = token(&operator_id, &operator, &account_id, claims);
+    let claims = r#"{"subs":-1,"data":-1,"payload":-1,"type":"user","version":2}"#;
+    let user_token = token(&account_id, &account, &public(&user), claims);
+    let config = format!(
+        "operator: {operator_token}\nresolver: MEMORY\nresolver_preload: {{ {account_id}: {account_token} }}"
+    );
+    let process = Process::start(&config).await;
+    let way = process.way().await;
+    let check = async |jwt: &str| {
+        let file = format!(
+            "-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\
+             -----BEGIN USER NKEY SEED-----\n{text}\n------END USER NKEY SEED------\n"
+        );
+        let login = Login::from_credentials(&file).unwrap();
+        Dialer::new(Options { login, ..way.options() }).check().await
+    };
+    assert_eq!(check(&user_token).await, Ok(()));
+    let forged = token(&account_id, &operator, &public(&user), claims);
+    assert!(check(&forged).await.unwrap_err().to_string().contains("look at nats.credentials_file"));
 }
 
 #[tokio::test]
