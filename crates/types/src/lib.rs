@@ -14,6 +14,7 @@ pub mod ids;
 pub mod nearest;
 pub mod record;
 pub mod request;
+pub mod thinking;
 pub mod trace;
 
 pub use card::{BlockContract, ChatTemplate, KvLayout, ModelCard, SpecialTokens, TokenizerSpec};
@@ -24,4 +25,5 @@ pub use guide::{BoundCall, BoundCalls, Frame, Guide, Reasoning};
 pub use ids::{InstanceId, RequestId, WorkerRank};
 pub use record::{Instance, ModelRecord, Transport};
 pub use request::{OutputOptions, Request, RoutingHints, Sampling, Stopping, Task};
+pub use thinking::{Spelling, ThinkingLimit, ThinkingMeter};
 pub use trace::{SpanId, TraceContext, TraceId};

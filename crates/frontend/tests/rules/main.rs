@@ -31,6 +31,7 @@ mod split;
 mod strict;
 mod surface;
 mod text;
+mod thinking;
 mod tls;
 mod tokenize;
 mod tracing;
