@@ -134,6 +134,12 @@ def guides():
         yield b"\x02\x03" + text.encode()
     for choice in ("red\ngreen\nblue", "a\nab\nabc", "\n", "東京\n京都\n\"quoted\"\\", ".*\n(x"):
         yield b"\x03\x01" + choice.encode()
+    # Flags, eight markers, and lines: a name, the answer's schema, one for the arguments of each tool.
+    city = '{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": false}'
+    for flags in (0b0001_0000, 0b0101_0001, 0b0101_0110, 0b0000_0000, 0b1110_1101, 0b0100_0111, 0b0000_0001):
+        for markers in (bytes([0, 1, 7, 7, 6, 7, 7, 2]), bytes([2, 0, 4, 5, 6, 2, 3, 2]), bytes([7] * 8), bytes([4, 4, 3, 3, 2, 2, 1, 1])):
+            for lines in (f'f\n{city}\n{city}\n{{"type": "object"}}', 'say "hi"\\\n{"enum": [1, null]}\n{"type": "object", "maxProperties": 1}', "東京\n{"):
+                yield bytes([4, flags]) + bytes([flags]) + markers + lines.encode()
 
 
 def text(value):

@@ -93,6 +93,7 @@ fn request(tokenizer: &Tokenizer, stream: usize, guide: Option<Guide>) -> Reques
         sampling: Sampling { temperature: 0.8, seed: stream as u64, ..Default::default() },
         stopping: Stopping { max_tokens: ANSWER_TOKENS, ignore_eos: guide.is_none(), ..Default::default() },
         guide,
+        thinking: None,
         output: Default::default(),
         routing: Default::default(),
         trace: None,

@@ -6,7 +6,7 @@ use crate::pool::{self, Pool};
 use crate::sampler::{Sampler, State};
 use dynamo_guide::Grammar;
 use dynamo_scheduler::{Plan, Sampled, Scheduler, SequenceId};
-use dynamo_types::{Delta, DeltaSink, Error, Load, Request, StepReport, Task, TokenLogprob};
+use dynamo_types::{Delta, DeltaSink, Error, Load, Request, Spelling, StepReport, Task, TokenLogprob};
 use rustc_hash::FxHashMap;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,6 +20,8 @@ pub struct Options {
     pub scheduler: dynamo_scheduler::Options,
     /// The model's own end tokens.
     pub eos: Vec<u32>,
+    /// What tokens spell, for limits of thinking. None: they are not held.
+    pub spelling: Option<Arc<Spelling>>,
 }
 
 /// An open request.
@@ -43,8 +45,8 @@ impl Entry {
         request: Arc<Request>,
         grammar: Option<Grammar>,
         sink: Box<dyn DeltaSink>,
-        eos: &[u32],
         hidden_size: usize,
+        state: State,
     ) -> Self {
         let wanted = request.output.prompt_logprobs.is_some() && request.prompt_len() > 0;
         // Nothing comes before the first token, so it has no probability.
@@ -52,7 +54,7 @@ impl Entry {
         let first = first.map(|&token| TokenLogprob { token, logprob: 0.0, top: Vec::new() });
         Self {
             sink,
-            state: State::new(Arc::clone(&request), eos),
+            state,
             held: grammar.map(Held::new),
             pool: (request.task == Task::Embed).then(|| Pool::new(hidden_size)),
             prompt_logprobs: first.into_iter().collect(),
@@ -87,6 +89,7 @@ pub struct Core<M> {
     /// As many as the scheduler has sequences.
     entries: FxHashMap<SequenceId, Entry>,
     eos: Vec<u32>,
+    spelling: Option<Arc<Spelling>>,
     logits: Vec<f32>,
 }
 
@@ -101,6 +104,7 @@ impl<M: Model> Core<M> {
             sampler: Sampler::default(),
             entries: FxHashMap::default(),
             eos: options.eos,
+            spelling: options.spelling,
             logits: Vec::new(),
         }
     }
@@ -154,8 +158,8 @@ impl<M: Model> Core<M> {
         };
         match checked.and_then(|()| self.scheduler.submit(Arc::clone(&request))) {
             Ok(id) => {
-                self.entries
-                    .insert(id, Entry::new(request, grammar, sink, &self.eos, self.model.hidden_size()));
+                let state = State::new(Arc::clone(&request), &self.eos).with_spelling(self.spelling.as_ref());
+                self.entries.insert(id, Entry::new(request, grammar, sink, self.model.hidden_size(), state));
                 Ok(())
             }
             Err(error) => {

@@ -2,6 +2,7 @@
 //!
 //! Order: logit bias, penalties (repetition over prompt and answer, frequency and presence over the answer), end tokens masked
 //! before `min_tokens`, tokens masked that the guide does not allow; here log-probabilities are taken; then temperature, top-k, top-p (over what top-k left), min-p, draw.
+//! A token that has to come, because the answer's thinking is used up, is taken in the place of a draw, unless it is masked.
 //! Equal scores go by token id, lowest first. The draw for answer token `i` is `draw::unit(seed, i)`, so it depends on
 //! nothing else in the batch.
 
@@ -58,14 +59,17 @@ impl Sampler {
             Some(mask) => mask.apply(scores),
             None => state.mask_early_ends(scores),
         }
-        if state.is_greedy() {
-            let token = vector::argmax(scores).ok_or_else(no_choice)? as u32;
-            let logprob = state.logprobs().map(|top| self.logprob(scores, token, top)).transpose()?;
-            return Ok(Choice { token, logprob });
-        }
-        let maximum = vector::chunk_maxima(scores, &mut self.maxima).ok_or_else(no_choice)?;
-        let random = draw::unit(state.sampling().seed, state.answer_index());
-        let token = self.draw(scores, maximum, state, random).ok_or_else(no_choice)?;
+        let is_open =
+            |&token: &u32| scores.get(token as usize).is_some_and(|&score| score > f32::NEG_INFINITY);
+        let token = if let Some(due) = state.due().filter(is_open) {
+            due
+        } else if state.is_greedy() {
+            vector::argmax(scores).ok_or_else(no_choice)? as u32
+        } else {
+            let maximum = vector::chunk_maxima(scores, &mut self.maxima).ok_or_else(no_choice)?;
+            let random = draw::unit(state.sampling().seed, state.answer_index());
+            self.draw(scores, maximum, state, random).ok_or_else(no_choice)?
+        };
         let logprob = state.logprobs().map(|top| self.logprob(scores, token, top)).transpose()?;
         Ok(Choice { token, logprob })
     }

@@ -50,6 +50,7 @@ fn request(tokens: &[u32]) -> Arc<Request> {
         sampling: Default::default(),
         stopping: Default::default(),
         guide: None,
+        thinking: None,
         output: Default::default(),
         routing: Default::default(),
         trace: None,

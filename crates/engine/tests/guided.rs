@@ -127,6 +127,7 @@ fn request(ask: &str, guide: Guide, temperature: f32, seed: u64) -> Request {
         sampling: Sampling { temperature, seed, ..Default::default() },
         stopping: Stopping { max_tokens: 160, ..Default::default() },
         guide: Some(guide),
+        thinking: None,
         output: Default::default(),
         routing: Default::default(),
         trace: None,

@@ -64,6 +64,7 @@ async fn serve() -> Served {
         max_num_batched_tokens: 2048,
         kv_events: true,
         guided: false,
+        limits_thinking: false,
         tool_parser: None,
         reasoning_parser: None,
         tasks: vec![dynamo_types::Task::Generate],

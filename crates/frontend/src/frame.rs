@@ -1,7 +1,6 @@
-//! What a grammar has to leave room for around the answer to a conversation, and what of a request a template cannot use.
+//! What a grammar has to leave room for around the answer to a conversation.
 
 use crate::plan::Plan;
-use dynamo_protocols::openai::chat::Hint;
 use dynamo_text::parsers::{Start, call_form, reasoning_surrounding, tool_openers};
 use dynamo_types::{BoundCall, BoundCalls, Frame, Guide, ModelCard};
 use serde_json::Value;
@@ -57,11 +56,4 @@ fn bound(parser: &str, plan: &Plan) -> Option<BoundCalls> {
         between: form.between.map(Into::into),
         close: form.close.into(),
     })
-}
-
-/// Fields that the template has no variable for.
-pub(crate) fn ignored(card: &ModelCard, hints: &[Hint]) -> Vec<&'static str> {
-    let source = card.chat_template.as_ref().map_or("", |template| &*template.source);
-    let is_unknown = |hint: &&Hint| !hint.variables.iter().any(|name| source.contains(name));
-    hints.iter().filter(is_unknown).map(|hint| hint.field).collect()
 }

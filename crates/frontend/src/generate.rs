@@ -260,6 +260,7 @@ fn request(record: &Record, model: &Model, plan: &Plan, tokens: &Tokens, seed: u
             ..plan.stopping.clone()
         },
         guide: tokens.guide.clone(),
+        thinking: tokens.thinking.clone(),
         output: plan.output.clone(),
         routing: plan.routing.clone(),
         trace: Some(record.trace().clone()),

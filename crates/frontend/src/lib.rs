@@ -41,6 +41,7 @@ mod socket;
 mod stall;
 mod status;
 mod stream;
+mod thinking;
 mod tls;
 mod trace;
 mod watch;

@@ -78,6 +78,8 @@ pub(crate) struct Plan {
     /// The answer has to be calls; `guide` holds it to them.
     pub(crate) forced: Option<Forced>,
     pub(crate) max_calls: Option<usize>,
+    /// Wishes about thinking.
+    pub(crate) hints: Vec<chat::Hint>,
 }
 
 impl Plan {
@@ -110,6 +112,7 @@ impl Plan {
             strict_calls: Vec::new(),
             forced: None,
             max_calls: None,
+            hints: Vec::new(),
         }
     }
 }
@@ -143,8 +146,6 @@ pub(crate) struct ChatPrompt {
     pub(crate) add_generation_prompt: bool,
     pub(crate) continue_final_message: bool,
     pub(crate) kwargs: Map<String, Value>,
-    /// Fields that are only told to the template.
-    pub(crate) hints: Vec<chat::Hint>,
 }
 
 /// How the text of an answer is split into text, reasoning and tool calls: by the model's card.

@@ -5,11 +5,12 @@ use crate::metrics::Metrics;
 use crate::model::{Model, Offer, Text};
 use crate::plan::{ChatPrompt, Plan, Prompt, Rendered};
 use crate::shared::Shared;
+use crate::thinking::{Settled, settle};
 use dynamo_protocols::openai::embeddings;
 use dynamo_text::parsers::{Start, reasoning_start};
 use dynamo_text::{PromptText, RenderInput};
 use dynamo_types::hash::{Scope, local_hashes};
-use dynamo_types::{Class, Error, Guide, Result, Task};
+use dynamo_types::{Class, Error, Guide, Result, Task, ThinkingLimit};
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -59,7 +60,9 @@ pub(crate) struct Tokens {
     pub(crate) start: Option<Start>,
     /// What holds the answer to a form.
     pub(crate) guide: Option<Guide>,
-    /// Request fields that the template has no use for.
+    /// How long it may think.
+    pub(crate) thinking: Option<ThinkingLimit>,
+    /// Request fields that nobody has a use for.
     pub(crate) ignored: Vec<&'static str>,
 }
 
@@ -126,7 +129,7 @@ fn one(
     spent: &mut Spent,
 ) -> Result<Tokens> {
     let mut start = None;
-    let mut ignored = Vec::new();
+    let mut is_rendered = false;
     let mut source = PromptText::Given { added: 0 };
     let encoded = |prompt: &str, plain: bool, spent: &mut Spent| {
         if fits {
@@ -151,7 +154,7 @@ fn one(
         Prompt::Chat(chat) => {
             let rendered = render(model, text, &chat, spent)?;
             start = Some(begins(model, chat.continue_final_message, &rendered));
-            ignored = frame::ignored(&model.card, &chat.hints);
+            is_rendered = true;
             (encoded(&rendered, false, spent)?, plan.shows_prompt.then_some(rendered))
         }
         Prompt::Rendered(rendered) => {
@@ -178,7 +181,9 @@ fn one(
         Task::Embed => Arc::default(),
     });
     let guide = frame::guide(&model.card, plan, start);
-    Ok(Tokens { ids: ids.into(), hashes, text: shown, source, max_tokens, start, guide, ignored })
+    let settled = start.map(|start| settle(&model.card, &text.tokenizer, plan, start, is_rendered));
+    let Settled { limit: thinking, ignored } = settled.unwrap_or_default();
+    Ok(Tokens { ids: ids.into(), hashes, text: shown, source, max_tokens, start, guide, thinking, ignored })
 }
 
 /// Tokens that stand in front of those of the text itself.

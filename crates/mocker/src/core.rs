@@ -4,7 +4,7 @@ use crate::embedding::embedding;
 use crate::options::Options;
 use crate::timing::StepShape;
 use dynamo_scheduler::{Plan, Sampled, Scheduler, SequenceId};
-use dynamo_types::{Delta, Error, Load, Request, StepReport, Task, TokenLogprob};
+use dynamo_types::{Delta, Error, Load, Request, Spelling, StepReport, Task, ThinkingMeter, TokenLogprob};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -32,6 +32,8 @@ pub struct MockCore {
     /// The step that is being computed.
     step: Option<Step>,
     sequences: FxHashMap<SequenceId, Sequence>,
+    /// What tokens spell, for limits of thinking. None: they are not held.
+    spelling: Option<Arc<Spelling>>,
     reported: Load,
 }
 
@@ -48,13 +50,21 @@ struct Sequence {
     generated: u32,
     /// The first delta, with what is known of the prompt, was sent.
     begun: bool,
+    thinking: Option<ThinkingMeter>,
 }
 
 impl MockCore {
     pub fn new(options: Options) -> Self {
         let scheduler = Scheduler::new(options.scheduler());
         let reported = scheduler.load();
-        Self { options, scheduler, step: None, sequences: FxHashMap::default(), reported }
+        Self { options, scheduler, step: None, sequences: FxHashMap::default(), spelling: None, reported }
+    }
+
+    /// One that holds answers to their limits of thinking: this is what its tokens spell.
+    #[must_use]
+    pub fn with_spelling(mut self, spelling: Option<Arc<Spelling>>) -> Self {
+        self.spelling = spelling;
+        self
     }
 
     /// What the engine was asked to be like.
@@ -72,8 +82,9 @@ impl MockCore {
     /// # Errors
     /// As [`Scheduler::submit`]: the prompt does not fit, or the queue is full.
     pub fn submit(&mut self, request: Arc<Request>) -> Result<SequenceId, Error> {
-        let id = self.scheduler.submit(request)?;
-        self.sequences.insert(id, Sequence::default());
+        let id = self.scheduler.submit(Arc::clone(&request))?;
+        let thinking = self.spelling.as_ref().and_then(|spelling| ThinkingMeter::new(&request, spelling));
+        self.sequences.insert(id, Sequence { thinking, ..Sequence::default() });
         Ok(id)
     }
 
@@ -155,7 +166,14 @@ impl MockCore {
                 delta.embedding = Some(embedding(&request.tokens, self.options.embedding_size));
             }
             if segment.sample {
-                let choice = vocabulary.choose(request, request.resumed + sequence.generated);
+                let position = request.resumed + sequence.generated;
+                let choice = match sequence.thinking.as_ref().and_then(ThinkingMeter::due) {
+                    Some(due) => vocabulary.forced(request, position, due),
+                    None => vocabulary.choose(request, position),
+                };
+                if let Some(thinking) = &mut sequence.thinking {
+                    thinking.take(choice.token);
+                }
                 sequence.generated += 1;
                 delta.tokens.push(choice.token);
                 if let Some(alternatives) = request.output.logprobs {

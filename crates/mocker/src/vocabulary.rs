@@ -56,6 +56,14 @@ impl Vocabulary {
         Choice { token, end: may_end && stopping.stop_token_ids.contains(&token) }
     }
 
+    /// This token at that position, whatever would be drawn.
+    pub(crate) fn forced(&self, request: &Request, position: u32, token: u32) -> Choice {
+        let stopping = &request.stopping;
+        let is_end =
+            stopping.stop_token_ids.contains(&token) || (!stopping.ignore_eos && self.eos.contains(&token));
+        Choice { token, end: is_end && position + 1 > stopping.min_tokens }
+    }
+
     /// What a model that finds all tokens equally likely would say of one.
     pub(crate) fn logprob(&self, token: u32, alternatives: u32) -> TokenLogprob {
         let logprob = -(self.len.max(1) as f32).ln();

@@ -22,6 +22,7 @@ fn request(tokens: Vec<u32>, max_tokens: u32) -> Arc<Request> {
         sampling: Default::default(),
         stopping: Stopping { max_tokens, ignore_eos: true, ..Default::default() },
         guide: None,
+        thinking: None,
         output: Default::default(),
         routing: Default::default(),
         trace: None,

@@ -3,18 +3,43 @@
 use crate::input::Input;
 use dynamo_model_files::{ModelFiles, open};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Tensors that are read of a file that opened.
 const NAMES: [&str; 3] = ["token_embd.weight", "output.weight", "blk.0.attn_q.weight"];
 
-/// One folder per process: fuzzers run side by side.
-static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
-    let folder = std::env::temp_dir().join(format!("dynamo-proofs-{}", std::process::id()));
-    assert!(fs::create_dir_all(folder.join("model")).is_ok());
-    folder
-});
+/// A folder that goes with its guard. Fuzzers run side by side, and so do tests.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("dynamo-proofs-{}-{number}", std::process::id());
+        let folder = Self(std::env::temp_dir().join(name));
+        assert!(fs::create_dir_all(&folder.0).is_ok());
+        folder
+    }
+
+    fn write(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.path().join(name);
+        assert!(fs::write(&path, content).is_ok());
+        path
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed is left to the system.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
 
 fn check(files: Result<ModelFiles, dynamo_model_files::Error>) {
     match files {
@@ -34,10 +59,8 @@ fn check(files: Result<ModelFiles, dynamo_model_files::Error>) {
 
 /// The whole input is a GGUF file.
 pub(crate) fn gguf(data: &[u8]) {
-    let path = FOLDER.join("model.gguf");
-    assert!(fs::write(&path, data).is_ok());
-    check(open(&path));
-    let _ = fs::remove_file(&path);
+    let folder = Folder::new();
+    check(open(&folder.write("model.gguf", data)));
 }
 
 /// First byte: which file of a Hugging Face directory is hostile; the rest: its content.
@@ -45,12 +68,12 @@ pub(crate) fn safetensors(data: &[u8]) {
     const FILES: [&str; 4] = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
     let mut input = Input::new(data);
     let hostile = usize::from(input.byte()) % FILES.len();
-    let folder = FOLDER.join("model");
+    let folder = Folder::new();
     for (index, (name, good)) in FILES.into_iter().zip(good()).enumerate() {
         let content = if index == hostile { input.rest() } else { good.as_slice() };
-        assert!(fs::write(folder.join(name), content).is_ok());
+        folder.write(name, content);
     }
-    check(open(&folder));
+    check(open(folder.path()));
 }
 
 /// The smallest directory that opens.
@@ -96,13 +119,15 @@ mod tests {
     /// Otherwise nothing behind the first check would be tried.
     #[test]
     fn the_smallest_directory_opens() {
-        let folder = FOLDER.join("good");
-        fs::create_dir_all(&folder).expect("a folder");
+        let folder = Folder::new();
         let names = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
         for (name, content) in names.into_iter().zip(good()) {
-            fs::write(folder.join(name), content).expect("a file");
+            folder.write(name, content);
         }
-        let opened = open(&folder);
+        let opened = open(folder.path());
         assert!(opened.is_ok(), "{opened:?}");
+        let path = folder.path().to_owned();
+        drop((opened, folder));
+        assert!(!path.exists(), "{}", path.display());
     }
 }

@@ -138,7 +138,7 @@ fn r08_the_limit_on_stops_can_be_set() {
 #[test]
 fn r10_unknown_fields_follow_the_policy() {
     let body =
-        chat_with(json!({"max_retries": 3, "prompt_cache_key": "x", "nvext": {"max_thinking_tokens": 1}}))
+        chat_with(json!({"max_retries": 3, "prompt_cache_key": "x", "nvext": {"request_timestamp_ms": 1}}))
             .to_string();
     let parse = |unknown_fields| {
         let options = Options { unknown_fields, ..Options::default() };
@@ -146,13 +146,13 @@ fn r10_unknown_fields_follow_the_policy() {
     };
     assert_eq!(
         parse(UnknownFields::Warn).unwrap().dropped,
-        ["max_retries", "prompt_cache_key", "nvext.max_thinking_tokens"]
+        ["max_retries", "prompt_cache_key", "nvext.request_timestamp_ms"]
     );
     assert!(parse(UnknownFields::Ignore).unwrap().dropped.is_empty());
     let error = parse(UnknownFields::Reject).unwrap_err();
     assert_eq!(
         error.message(),
-        "Unsupported parameter(s): max_retries, prompt_cache_key, nvext.max_thinking_tokens"
+        "Unsupported parameter(s): max_retries, prompt_cache_key, nvext.request_timestamp_ms"
     );
     assert_eq!(error.http_status(529), 400);
     assert_eq!(Options::default().unknown_fields, UnknownFields::Warn);

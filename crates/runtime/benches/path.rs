@@ -73,6 +73,7 @@ fn calls(criterion: &mut Criterion) {
         sampling: Default::default(),
         stopping: Default::default(),
         guide: None,
+        thinking: None,
         output: Default::default(),
         routing: Default::default(),
         trace: None,

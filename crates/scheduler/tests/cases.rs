@@ -15,6 +15,7 @@ fn request(tokens: impl IntoIterator<Item = u32>, max_tokens: u32) -> Request {
         sampling: Default::default(),
         stopping: Stopping { max_tokens, ..Default::default() },
         guide: None,
+        thinking: None,
         output: Default::default(),
         routing: Default::default(),
         trace: None,

@@ -60,6 +60,7 @@ fn arrival() -> impl Strategy<Value = Arrival> {
                 sampling: Default::default(),
                 stopping: Stopping { max_tokens, ..Default::default() },
                 guide: None,
+                thinking: None,
                 output: OutputOptions { logprobs: None, prompt_logprobs: prompt_logprobs.then_some(0) },
                 routing: RoutingHints { priority, salt: salt.map(Arc::from), ..Default::default() },
                 trace: None,

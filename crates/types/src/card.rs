@@ -93,6 +93,9 @@ pub struct ModelCard {
     /// Can answers be held to a [`crate::Guide`]?
     #[serde(default)]
     pub guided: bool,
+    /// Do its workers hold answers to a [`crate::ThinkingLimit`]?
+    #[serde(default)]
+    pub limits_thinking: bool,
     /// What its workers do.
     #[serde(default = "only_generate")]
     pub tasks: Vec<Task>,

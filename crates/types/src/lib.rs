@@ -15,6 +15,7 @@ pub mod nearest;
 pub mod placement;
 pub mod record;
 pub mod request;
+pub mod thinking;
 pub mod trace;
 
 pub use card::{BlockContract, ChatTemplate, KvLayout, ModelCard, SpecialTokens, TokenizerSpec};
@@ -26,4 +27,5 @@ pub use ids::{InstanceId, RequestId, WorkerRank};
 pub use placement::{Placement, Placements};
 pub use record::{Instance, ModelRecord, Transport};
 pub use request::{OutputOptions, Request, RoutingHints, Sampling, Stopping, Task};
+pub use thinking::{Spelling, ThinkingLimit, ThinkingMeter};
 pub use trace::{SpanId, TraceContext, TraceId};

@@ -2,6 +2,7 @@
 
 use crate::guide::Guide;
 use crate::ids::{InstanceId, RequestId};
+use crate::thinking::ThinkingLimit;
 use crate::trace::{self, TraceContext};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -26,6 +27,9 @@ pub struct Request {
     /// What the answer must look like. Engines whose card does not say `guided` refuse it.
     #[serde(default)]
     pub guide: Option<Guide>,
+    /// How much of the answer may be reasoning.
+    #[serde(default)]
+    pub thinking: Option<ThinkingLimit>,
     #[serde(default)]
     pub output: OutputOptions,
     #[serde(default)]

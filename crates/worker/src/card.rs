@@ -1,7 +1,8 @@
 //! Model cards: of what model files say, and of engines that need no files. Limits are set by the engine.
 
 use dynamo_model_files::ModelFiles;
-use dynamo_types::{BlockContract, ChatTemplate, ModelCard, SpecialTokens, TokenizerSpec};
+use dynamo_text::Tokenizer;
+use dynamo_types::{BlockContract, ChatTemplate, Error, ModelCard, SpecialTokens, Spelling, TokenizerSpec};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -30,6 +31,7 @@ pub(crate) fn byte_card(name: &str, architecture: &str, pieces: Vec<Vec<u8>>) ->
         max_num_batched_tokens: 0,
         kv_events: false,
         guided: false,
+        limits_thinking: false,
         tool_parser: None,
         reasoning_parser: None,
         tasks: vec![dynamo_types::Task::Generate],
@@ -57,12 +59,26 @@ pub(crate) fn file_card(files: &ModelFiles, served_name: Option<&str>) -> ModelC
         max_num_batched_tokens: 0,
         kv_events: false,
         guided: false,
+        limits_thinking: false,
         tool_parser: None,
         reasoning_parser: None,
         tasks: vec![dynamo_types::Task::Generate],
         embedding_size: None,
         created_s: now_s(),
     }
+}
+
+/// What the tokens of a model spell that has reasoning of a known family; others have nothing to limit.
+///
+/// # Errors
+/// The card's tokenizer cannot be used.
+pub(crate) fn spelling(card: &ModelCard) -> Result<Option<Arc<Spelling>>, Error> {
+    if card.reasoning_parser.is_none() {
+        return Ok(None);
+    }
+    let tokenizer = Tokenizer::from_spec(&card.tokenizer)?;
+    let spell = |token, bytes: &mut Vec<u8>| bytes.extend_from_slice(tokenizer.token_bytes(token));
+    Ok(Some(Arc::new(Spelling::new(card.vocab_size, spell))))
 }
 
 pub(crate) fn clamp(value: usize) -> u32 {

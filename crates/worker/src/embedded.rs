@@ -1,6 +1,6 @@
 //! The embedded engine: real tokens from a model in this process.
 
-use crate::card::{clamp, file_card};
+use crate::card::{clamp, file_card, spelling};
 use crate::engine::Engine;
 use dynamo_engine::model::Model as _;
 use dynamo_engine::{Core, Guides, Handle, KvOptions, Llama, Weights};
@@ -8,7 +8,7 @@ use dynamo_guide::{Compiler, Limits, Vocabulary};
 use dynamo_model_files::{Error as FileError, open};
 use dynamo_text::Tokenizer;
 use dynamo_types::{
-    BlockContract, DeltaSink, Error, Load, ModelCard, Request, StepObserver, Task, TokenizerSpec,
+    BlockContract, DeltaSink, Error, Load, ModelCard, Request, Spelling, StepObserver, Task, TokenizerSpec,
 };
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -20,6 +20,8 @@ pub struct Loaded {
     /// Without the limits, which are each engine's own.
     card: ModelCard,
     guides: Guides,
+    /// Made with the first engine.
+    spelling: OnceLock<Option<Arc<Spelling>>>,
     load_time_s: f64,
 }
 
@@ -76,7 +78,8 @@ impl Loaded {
         let files = open(path)?;
         let weights = Weights::load(&files, progress)?;
         let card = ModelCard { guided: true, ..file_card(&files, served_name) };
-        Ok(Self { weights, guides: guides(&card), card, load_time_s: begun.elapsed().as_secs_f64() })
+        let (guides, spelling) = (guides(&card), OnceLock::new());
+        Ok(Self { weights, guides, spelling, card, load_time_s: begun.elapsed().as_secs_f64() })
     }
 
     /// The served name.
@@ -88,6 +91,16 @@ impl Loaded {
     pub fn set_parsers(&mut self, tool: Option<String>, reasoning: Option<String>) {
         self.card.tool_parser = tool;
         self.card.reasoning_parser = reasoning;
+        self.spelling = OnceLock::new();
+    }
+
+    /// Shared by all engines.
+    fn spelling(&self) -> Result<Option<Arc<Spelling>>, Error> {
+        if let Some(spelling) = self.spelling.get() {
+            return Ok(spelling.clone());
+        }
+        let spelling = spelling(&self.card)?;
+        Ok(self.spelling.get_or_init(|| spelling).clone())
     }
 
     /// Bytes that all engines share.
@@ -131,7 +144,10 @@ impl Loaded {
         card.layout = Some(model.kv_layout());
         card.tasks = vec![Task::Generate, Task::Embed];
         card.embedding_size = Some(clamp(model.hidden_size()));
-        let mut limits = dynamo_engine::Options { eos: card.special.eos.clone(), ..Default::default() };
+        let spelling = self.spelling()?;
+        card.limits_thinking = spelling.is_some();
+        let mut limits =
+            dynamo_engine::Options { eos: card.special.eos.clone(), spelling, ..Default::default() };
         limits.scheduler.block_size = options.block_size;
         limits.scheduler.total_blocks = total_blocks;
         limits.scheduler.max_num_seqs = options.max_num_seqs;
@@ -210,6 +226,6 @@ pub(crate) mod fixture {
         card.context_length = clamp(weights.config().context_length);
         card.vocab_size = clamp(weights.config().vocab_size);
         card.guided = true;
-        Loaded { weights, guides: guides(&card), card, load_time_s: 0.25 }
+        Loaded { weights, guides: guides(&card), spelling: OnceLock::new(), card, load_time_s: 0.25 }
     }
 }

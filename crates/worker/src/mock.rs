@@ -1,6 +1,6 @@
 //! The mock engine: `dynamo_mocker` on a clock.
 
-use crate::card::{FIRST_PIECE, byte_card, file_card};
+use crate::card::{FIRST_PIECE, byte_card, file_card, spelling};
 use crate::clock::{Clock, Drive, Machine};
 use crate::engine::{Engine, draining, refuse};
 use dynamo_mocker::{MockCore, SequenceId, Vocabulary};
@@ -109,7 +109,9 @@ impl Mock {
         observer: Arc<dyn StepObserver>,
     ) -> io::Result<Self> {
         let embedding_size = options.embedding_size.max(1);
-        let core = MockCore::new(options);
+        let spelling = spelling(&card).map_err(io::Error::other)?;
+        card.limits_thinking = spelling.is_some();
+        let core = MockCore::new(options).with_spelling(spelling);
         let limits = core.limits();
         card.context_length = limits.context_length;
         card.blocks = BlockContract::xxh3(limits.block_size);

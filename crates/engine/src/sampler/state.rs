@@ -1,7 +1,7 @@
 //! What sampling must remember of one sequence.
 
 use dynamo_guide::{Mask, Matcher};
-use dynamo_types::{Error, Request, Sampling};
+use dynamo_types::{Error, Request, Sampling, Spelling, ThinkingMeter};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -21,6 +21,8 @@ pub struct State {
     seen: Option<FxHashMap<u32, u32>>,
     /// Answer tokens, those of earlier workers included.
     answer_len: u32,
+    /// Of an answer that may think only so much.
+    thinking: Option<ThinkingMeter>,
 }
 
 impl State {
@@ -44,7 +46,14 @@ impl State {
             answer.iter().for_each(|&token| *seen.entry(token).or_insert(0) += 1);
             seen
         });
-        Self { answer_len: answer.len() as u32, request, ends, seen }
+        Self { answer_len: answer.len() as u32, request, ends, seen, thinking: None }
+    }
+
+    /// Holds the answer to its request's limit of thinking, if it has one. Without a spelling nobody can.
+    #[must_use]
+    pub fn with_spelling(mut self, spelling: Option<&Arc<Spelling>>) -> Self {
+        self.thinking = spelling.and_then(|spelling| ThinkingMeter::new(&self.request, spelling));
+        self
     }
 
     /// Can this be sampled with a vocabulary of that size?
@@ -58,6 +67,12 @@ impl State {
                 "token id {token} is outside the vocabulary of {vocab_size} tokens"
             ))
             .with_param("prompt"));
+        }
+        let ends = request.thinking.iter().flat_map(|limit| limit.ends.iter().flatten());
+        if let Some(token) = ends.copied().find(|&token| outside(token)) {
+            return Err(Error::invalid(format!(
+                "the end of thinking has token id {token}, outside the vocabulary of {vocab_size} tokens"
+            )));
         }
         let sampling = &request.sampling;
         if let Some((token, _)) = sampling.logit_bias.iter().find(|&&(token, _)| outside(token)) {
@@ -92,6 +107,11 @@ impl State {
     /// Index of the next token in the answer: the position of its draw.
     pub(super) fn answer_index(&self) -> u64 {
         u64::from(self.answer_len)
+    }
+
+    /// The token that has to come next, whatever its score.
+    pub(super) fn due(&self) -> Option<u32> {
+        self.thinking.as_ref().and_then(ThinkingMeter::due)
     }
 
     /// Bias and penalties.
@@ -156,6 +176,9 @@ impl State {
         self.answer_len += 1;
         if let Some(seen) = &mut self.seen {
             *seen.entry(token).or_insert(0) += 1;
+        }
+        if let Some(thinking) = &mut self.thinking {
+            thinking.take(token);
         }
     }
 }

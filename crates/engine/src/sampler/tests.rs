@@ -14,6 +14,7 @@ fn request(sampling: Sampling) -> Request {
         sampling,
         stopping: Stopping { max_tokens: 10, ..Default::default() },
         guide: None,
+        thinking: None,
         output: Default::default(),
         routing: Default::default(),
         trace: None,

@@ -1,6 +1,8 @@
 //! The same answer alone, in any batch, with any chunk size, with or without prefix hits and preemptions.
 
-use crate::common::{FAILS, NOT_A_NUMBER, PANICS, Reader, alone, core, finish, options, request, submit};
+use crate::common::{
+    FAILS, NOT_A_NUMBER, PANICS, Reader, alone, core, finish, limit, options, request, submit,
+};
 use dynamo_scheduler::Options;
 use dynamo_types::{Class, Delta, FinishReason, KvEvent, OutputOptions, Request, Sampling, Stopping, Task};
 use proptest::prelude::*;
@@ -34,13 +36,17 @@ fn any_request() -> impl Strategy<Value = Request> {
         1 => Just(OutputOptions { logprobs: None, prompt_logprobs: Some(1) }),
     ];
     let task = prop_oneof![3 => Just(Task::Generate), 1 => Just(Task::Embed)];
-    (prompt, 0u32..30, 0u32..4, any::<bool>(), sampling, output, 0u32..3, task).prop_map(
-        |(tokens, max_tokens, min_tokens, ignore_eos, sampling, output, resumed, task)| Request {
+    let limits = (0u32..12, any::<bool>(), any::<bool>());
+    let limits = limits.prop_map(|(tokens, is_open, in_letters)| limit(tokens, is_open, in_letters));
+    let limits = prop::option::of(limits);
+    (prompt, 0u32..30, 0u32..4, any::<bool>(), sampling, output, 0u32..3, task, limits).prop_map(
+        |(tokens, max_tokens, min_tokens, ignore_eos, sampling, output, resumed, task, thinking)| Request {
             resumed: resumed.min(tokens.len() as u32 - 1),
             task,
             sampling,
             stopping: Stopping { max_tokens, min_tokens, stop_token_ids: vec![23], ignore_eos },
             guide: None,
+            thinking,
             output,
             ..request(&tokens, 0)
         },

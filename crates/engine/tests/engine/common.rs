@@ -3,7 +3,7 @@
 use dynamo_engine::core::{Core, Options};
 use dynamo_engine::model::{Error as ModelError, Logits, Model, Segment};
 use dynamo_scheduler::BlockId;
-use dynamo_types::{Delta, DeltaSink, Error, Request, Stopping, draw, hash};
+use dynamo_types::{Delta, DeltaSink, Error, Request, Spelling, Stopping, ThinkingLimit, draw, hash};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -233,6 +233,41 @@ impl Drop for Sink {
     }
 }
 
+/// Tokens that are no letters.
+pub(crate) const OPENER: u32 = 84;
+pub(crate) const CLOSER: u32 = 85;
+/// The two parts of a character.
+const HALF: u32 = 80;
+const OTHER_HALF: u32 = 81;
+
+/// What the fake model's ids spell: one letter each, in the order of ASCII, from `!` on, but for a few.
+pub(crate) fn spell(token: u32) -> Vec<u8> {
+    match token {
+        OPENER => b"<think>".to_vec(),
+        CLOSER => b"</think>".to_vec(),
+        HALF => vec![0xC3],
+        OTHER_HALF => vec![0xA9],
+        token => vec![b'!' + token as u8],
+    }
+}
+
+fn spelling() -> Arc<Spelling> {
+    Arc::new(Spelling::new(VOCAB as u32, |token, bytes| bytes.extend(spell(token))))
+}
+
+/// Ended by the token, or by the letters of the marker.
+pub(crate) fn limit(tokens: u32, is_open: bool, in_letters: bool) -> ThinkingLimit {
+    let letters = b"</think>".map(|letter| u32::from(letter - b'!'));
+    ThinkingLimit {
+        tokens,
+        is_open,
+        openers: vec!["<think>".into()],
+        closers: vec!["</think>".into()],
+        calls: vec![],
+        ends: vec![if in_letters { letters.to_vec() } else { vec![CLOSER] }],
+    }
+}
+
 pub(crate) fn request(tokens: &[u32], max_tokens: u32) -> Request {
     Request {
         id: "r".into(),
@@ -243,6 +278,7 @@ pub(crate) fn request(tokens: &[u32], max_tokens: u32) -> Request {
         sampling: dynamo_types::Sampling { temperature: 0.0, ..Default::default() },
         stopping: Stopping { max_tokens, ..Default::default() },
         guide: None,
+        thinking: None,
         output: Default::default(),
         routing: Default::default(),
         trace: None,
@@ -262,7 +298,10 @@ pub(crate) fn options(total_blocks: u32) -> dynamo_scheduler::Options {
 }
 
 pub(crate) fn core(scheduler: dynamo_scheduler::Options, eos: &[u32]) -> Core<FakeModel> {
-    Core::new(FakeModel::new(&scheduler), Options { scheduler, eos: eos.to_vec() })
+    Core::new(
+        FakeModel::new(&scheduler),
+        Options { scheduler, eos: eos.to_vec(), spelling: Some(spelling()) },
+    )
 }
 
 pub(crate) fn submit<M: Model>(core: &mut Core<M>, request: Request) -> Reader {

@@ -13,7 +13,7 @@ fn core(weights: &Arc<Weights>, scheduler: dynamo_scheduler::Options, threads: u
         total_blocks: scheduler.total_blocks as usize,
     };
     let model = Llama::new(Arc::clone(weights), kv, threads).unwrap();
-    Core::new(model, Options { scheduler, eos: Vec::new() })
+    Core::new(model, Options { scheduler, ..Default::default() })
 }
 
 fn roomy() -> dynamo_scheduler::Options {

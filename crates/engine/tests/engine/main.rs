@@ -6,3 +6,4 @@ mod common;
 mod guides;
 mod handle;
 mod llama;
+mod thinking;

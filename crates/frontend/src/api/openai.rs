@@ -59,6 +59,7 @@ pub(super) fn plan(common: Common, prompt_field: &'static str, echo: bool) -> Pl
         strict_calls: Vec::new(),
         forced: None,
         max_calls: None,
+        hints: Vec::new(),
         stop: common.stop,
         model: common.model,
     }
@@ -78,6 +79,7 @@ pub(super) fn conversation(mut request: chat::Request, field: &'static str) -> (
         ToolChoice::Named(name) => Some(Forced::Named(name.into())),
         ToolChoice::None | ToolChoice::Auto => None,
     };
+    plan.hints = std::mem::take(&mut request.hints);
     plan.max_calls = (!request.parallel_tool_calls).then_some(1);
     if let Some(rendered) = rendered {
         if matches!(rendered, Rendered::Tokens(_)) {
@@ -91,7 +93,6 @@ pub(super) fn conversation(mut request: chat::Request, field: &'static str) -> (
         add_generation_prompt: request.add_generation_prompt,
         continue_final_message: request.continue_final_message,
         kwargs: request.chat_template_kwargs,
-        hints: request.hints,
     };
     (plan, vec![Prompt::Chat(Box::new(prompt))])
 }

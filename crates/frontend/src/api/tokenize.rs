@@ -30,9 +30,7 @@ fn tokenize(shared: &Shared, body: &[u8]) -> Result<Computed> {
             chat_template_kwargs: kwargs,
         } => {
             let tools = Some(tools).filter(|tools| !tools.is_empty()).map(Value::Array);
-            let hints = Vec::new();
-            let chat =
-                ChatPrompt { messages, tools, add_generation_prompt, continue_final_message, kwargs, hints };
+            let chat = ChatPrompt { messages, tools, add_generation_prompt, continue_final_message, kwargs };
             ("messages", prepare::render(&model, text, &chat, &mut spent))
         }
     };

@@ -12,6 +12,7 @@ fn request(prompt: &[u32], max_tokens: u32) -> Request {
         sampling: Default::default(),
         stopping: Stopping { max_tokens, ..Stopping::default() },
         guide: None,
+        thinking: None,
         output: OutputOptions { logprobs: Some(1), prompt_logprobs: Some(2) },
         routing: Default::default(),
         trace: None,

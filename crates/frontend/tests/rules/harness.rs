@@ -83,6 +83,7 @@ pub(crate) fn card(name: &str, pieces: &[&[u8]]) -> ModelCard {
         max_num_batched_tokens: 2048,
         kv_events: true,
         guided: false,
+        limits_thinking: false,
         tool_parser: None,
         reasoning_parser: None,
         tasks: vec![dynamo_types::Task::Generate],

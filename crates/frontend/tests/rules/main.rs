@@ -33,6 +33,7 @@ mod stages;
 mod strict;
 mod surface;
 mod text;
+mod thinking;
 mod tls;
 mod tokenize;
 mod tracing;

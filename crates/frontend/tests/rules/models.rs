@@ -127,6 +127,7 @@ fn blank() -> dynamo_types::Request {
         sampling: Default::default(),
         stopping: Default::default(),
         guide: None,
+        thinking: None,
         output: Default::default(),
         routing: Default::default(),
         trace: None,

@@ -15,6 +15,7 @@ fn request(tokens: Vec<u32>, max_tokens: u32) -> Request {
         sampling: dynamo_types::Sampling { seed: 7, ..Default::default() },
         stopping: Stopping { max_tokens, ..Default::default() },
         guide: None,
+        thinking: None,
         output: Default::default(),
         routing: Default::default(),
         trace: None,
@@ -180,6 +181,38 @@ fn r06_a_moved_stream_goes_on_alike() {
         let moved = Request { resumed: cut as u32, ..request(tokens, 30 - cut as u32) };
         assert_eq!(answer(&mut MockCore::new(quick()), moved).tokens, whole[cut..], "cut at {cut}");
     }
+}
+
+/// Ids spell themselves, in hexadecimal.
+#[test]
+fn thinking_ends_where_it_is_limited_also_of_a_stream_that_moved() {
+    let spell = |token, bytes: &mut Vec<u8>| bytes.extend(format!("{token:x}.").into_bytes());
+    let core =
+        || MockCore::new(quick()).with_spelling(Some(Arc::new(dynamo_types::Spelling::new(5000, spell))));
+    let limit = dynamo_types::ThinkingLimit {
+        tokens: 4,
+        is_open: true,
+        openers: vec![],
+        closers: vec!["fff.".into()],
+        calls: vec![],
+        ends: vec![vec![7, 0xFFF]],
+    };
+    let asked = |tokens, len| Request { thinking: Some(limit.clone()), ..request(tokens, len) };
+    let free = answer(&mut core(), request(prompt(5, 0), 12)).tokens;
+    let whole = answer(&mut core(), asked(prompt(5, 0), 12)).tokens;
+    assert_eq!(whole, [&free[..4], &[7, 0xFFF], &free[6..]].concat());
+    for cut in 1..12 {
+        let tokens = [prompt(5, 0), whole[..cut].to_vec()].concat();
+        let moved = Request { resumed: cut as u32, ..asked(tokens, 12 - cut as u32) };
+        assert_eq!(answer(&mut core(), moved).tokens, whole[cut..], "cut at {cut}");
+    }
+    // Without a spelling nothing is known of markers.
+    assert_eq!(answer(&mut MockCore::new(quick()), asked(prompt(5, 0), 12)).tokens, free);
+    // What is put in ends the answer, if it is asked to.
+    let mut stopping = asked(prompt(5, 0), 12);
+    stopping.stopping.stop_token_ids = vec![7];
+    let stopped = answer(&mut core(), stopping);
+    assert_eq!((stopped.tokens.len(), stopped.finish), (5, Some(FinishReason::Stop)));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crate::openai::chat;
 use crate::openai::common::{self, missing};
 use crate::openai::forced;
 use crate::openai::message::Role;
+use crate::openai::mind::Mind;
 use crate::openai::response_format::flat_format;
 use crate::openai::tools::{Choice, choose};
 use crate::options::{Options, Parsed};
@@ -26,7 +27,7 @@ pub struct Request {
 /// Should the model think before it answers?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thinking {
-    /// `budget_tokens` is what the client would spend on it.
+    /// `budget_tokens` is the most that may be spent on it.
     Enabled {
         budget_tokens: Option<u32>,
     },
@@ -43,7 +44,7 @@ struct Draft {
     tools: Vec<Value>,
     tool_choice: Choice,
     parallel_tool_calls: bool,
-    mind: chat::Mind,
+    mind: Mind,
     kwargs: Map<String, Value>,
 }
 
@@ -71,7 +72,7 @@ impl Request {
             tools: Vec::new(),
             tool_choice: Choice::default(),
             parallel_tool_calls: true,
-            mind: chat::Mind::default(),
+            mind: Mind::default(),
             kwargs: Map::new(),
         };
         let dropped = json::document(body, |reader, key| draft.field(reader, key, options))?;
@@ -148,6 +149,7 @@ impl Draft {
         conversation.messages.extend(spoken.messages);
         let continues = conversation.is_prefilled();
         let thinking = self.mind.thinking;
+        self.mind.budgets.extend(self.common.thinking_budget());
         let hints = self.mind.tell(&mut self.kwargs);
         let chat = chat::Request {
             common: self.common.finish(None)?,
@@ -185,10 +187,7 @@ impl Thinking {
                     }
                     kind = Some(text.into_owned());
                 }
-                "budget_tokens" => {
-                    budget_tokens = Some(reader.whole(&limits::THINKING_BUDGET)?);
-                    reader.ineffective();
-                }
+                "budget_tokens" => budget_tokens = Some(reader.whole(&limits::THINKING_BUDGET)?),
                 _ => reader.unknown()?,
             }
             Ok(())

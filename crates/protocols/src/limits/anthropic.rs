@@ -1,7 +1,7 @@
 //! Fields of Anthropic's messages and of counting their tokens.
 
 use super::openai::{
-    ANY, ARRAY, BOOLEAN, EFFORT, INTEGER, MAX_STOP, MAX_U32, NUMBER, OBJECT, STRING, STRINGS,
+    ANY, ARRAY, BOOLEAN, BUDGET, EFFORT, INTEGER, MAX_STOP, MAX_U32, NUMBER, OBJECT, STRING, STRINGS,
 };
 use super::{Measure, Routes, Rule, rule};
 
@@ -36,7 +36,7 @@ pub const ANTHROPIC_TOOLS: Rule = rule(
 .measured(Measure::Entries)
 .range(0.0, super::openai::MAX_TOOLS);
 pub const THINKING_BUDGET: Rule =
-    rule("thinking.budget_tokens", THINKERS, INTEGER, "not enforced; named as dropped").range(1.0, MAX_U32);
+    rule("thinking.budget_tokens", THINKERS, INTEGER, BUDGET).range(1.0, MAX_U32);
 pub const USER_ID: Rule = rule("metadata.user_id", MESSAGES, STRING, "the caller's own name for its user")
     .measured(Measure::Bytes)
     .range(0.0, 512.0);

@@ -38,8 +38,11 @@ const BOTH: Routes = CHAT.and(COMPLETIONS);
 /// What `tool_choice` does.
 pub(super) const CHOICES: &str = "`none` hides the tools from the template; `required` and a named function hold the answer to calls (501 for models \
     whose engine cannot); `allowed_tools` offers only some of the tools";
-pub(super) const EFFORT: &str = "given to the chat template as `reasoning_effort`; `none` also sets `enable_thinking` and `thinking` to false; named as \
-    dropped if the template knows none of them";
+pub(super) const EFFORT: &str = "given to the chat template as `reasoning_effort`; `none` also sets `enable_thinking` and `thinking` to false. Where the \
+    template knows none of them, it limits thinking (see Thinking), or is named as dropped if the engine cannot";
+/// What becomes of a limit on thinking.
+pub(super) const BUDGET: &str = "most tokens of thinking, which the engine then ends; named as dropped for models whose reasoning is of no known \
+    family, and engines that cannot";
 pub(super) const PARALLEL: &str = "`false`: at most one call an answer";
 /// Every API that generates.
 const GENERATION: Routes = BOTH.and(Routes::MESSAGES).and(Routes::RESPONSES);
@@ -51,6 +54,10 @@ const CONVERSATION: Routes = CHAT
     .and(Routes::INPUT_TOKENS)
     .and(Routes::TOKENIZE);
 
+pub const THINKING_TOKENS: Rule = rule("thinking_token_budget", CHAT, INTEGER, BUDGET).range(0.0, MAX_U32);
+pub const MAX_THINKING_TOKENS: Rule =
+    rule("nvext.max_thinking_tokens", CHAT.and(Routes::MESSAGES).and(Routes::RESPONSES), INTEGER, BUDGET)
+        .range(0.0, MAX_U32);
 pub const MODEL: Rule = rule("model", Routes::MODELS, STRING, "name or alias of a served model")
     .measured(Measure::Bytes)
     .range(1.0, 512.0);
@@ -291,6 +298,7 @@ pub(super) const ROWS: &[Rule] = &[
         r#"{"type":"string","enum":["none","minimal","low","medium","high","xhigh","max"]}"#,
         EFFORT,
     ),
+    THINKING_TOKENS,
     rule(
         "add_generation_prompt",
         CHAT,
@@ -359,7 +367,8 @@ pub(super) const ROWS: &[Rule] = &[
     OSL,
     rule("nvext.agent_hints.speculative_prefill", GENERATION, BOOLEAN, "the next turn is not computed ahead")
         .unused(&["false"]),
-    rule("nvext.max_thinking_tokens", GENERATION, INTEGER, "reasoning has no limit of its own").unused(&[]),
+    MAX_THINKING_TOKENS,
+    rule("nvext.max_thinking_tokens", COMPLETIONS, INTEGER, "a text is not split into reasoning and answer").unused(&[]),
     rule("nvext.request_timestamp_ms", GENERATION, NUMBER, "the time of arrival is taken").unused(&[]),
     rule("nvext.routing_constraints", GENERATION, OBJECT, "taints; workers have none"),
     rule("nvext.routing_constraints.required_taints", GENERATION, STRINGS, "not implemented").refused(),

@@ -4,6 +4,7 @@ use super::answer::{AnswerExtensions, place};
 use super::common::{Common, Draft, conflict, missing};
 use super::forced;
 use super::logprobs::ChatLogprobs;
+use super::mind::Mind;
 use super::tools::{self, Choice as ReadChoice, ToolChoice};
 use super::usage::Usage;
 use crate::anthropic::Thinking;
@@ -15,6 +16,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 pub use super::message::{Content, Message, Part, Role, ToolCall};
+pub use super::mind::{Hint, Limit};
 
 /// A validated request.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,53 +37,6 @@ pub struct Request {
     pub chat_template_kwargs: Map<String, Value>,
     /// Fields that have an effect only if the template knows certain variables.
     pub hints: Vec<Hint>,
-}
-
-/// A field that is told to the template, under names that it may not know.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hint {
-    pub field: &'static str,
-    /// It is enough that the template knows one of these variables.
-    pub variables: &'static [&'static str],
-}
-
-/// What a request says about thinking, and where it does.
-#[derive(Debug, Default)]
-pub(crate) struct Mind {
-    pub(crate) effort: Option<(&'static str, String)>,
-    pub(crate) thinking: Option<Thinking>,
-}
-
-impl Mind {
-    /// The names under which the templates of the hub know whether to think.
-    const SWITCHES: &[&str] = &["enable_thinking", "thinking"];
-
-    /// Tells the template, in what was not told to it by name.
-    pub(crate) fn tell(self, kwargs: &mut Map<String, Value>) -> Vec<Hint> {
-        let mut hints = Vec::new();
-        let mut thinks = match self.thinking {
-            Some(Thinking::Enabled { .. }) => Some(true),
-            Some(Thinking::Disabled) => Some(false),
-            Some(Thinking::Adaptive) | None => None,
-        };
-        if thinks == Some(true) {
-            hints.push(Hint { field: "thinking", variables: Self::SWITCHES });
-        }
-        if let Some((field, effort)) = self.effort {
-            if effort == "none" {
-                thinks = thinks.or(Some(false));
-            } else {
-                hints.push(Hint { field, variables: &["reasoning_effort"] });
-            }
-            kwargs.entry("reasoning_effort").or_insert_with(|| effort.into());
-        }
-        if let Some(thinks) = thinks {
-            for name in Self::SWITCHES {
-                kwargs.entry(*name).or_insert_with(|| thinks.into());
-            }
-        }
-        hints
-    }
 }
 
 #[derive(Default)]
@@ -153,6 +108,10 @@ impl ChatDraft {
             "continue_final_message" => self.continue_final_message = reader.boolean()?,
             "reasoning_effort" => self.mind.effort = Some(("reasoning_effort", reasoning_effort(reader)?)),
             "thinking" => self.mind.thinking = Some(Thinking::read(reader)?),
+            "thinking_token_budget" => {
+                let tokens = reader.whole(&limits::THINKING_TOKENS)?;
+                self.mind.budgets.push(("thinking_token_budget", tokens));
+            }
             "chat_template_kwargs" | "chat_template_args" => {
                 read_kwargs(reader, &mut self.kwargs)?;
             }
@@ -174,6 +133,7 @@ impl ChatDraft {
                 "cannot be true together with `add_generation_prompt`",
             ));
         }
+        self.mind.budgets.extend(self.common.thinking_budget());
         let hints = self.mind.tell(&mut self.kwargs);
         let logprobs = self.logprobs.then_some(self.top_logprobs.unwrap_or(0));
         Ok(Request {

@@ -206,6 +206,11 @@ impl Draft {
         Ok(())
     }
 
+    /// Most tokens of thinking, and the field that says so.
+    pub(crate) fn thinking_budget(&self) -> Option<(&'static str, u32)> {
+        self.extensions.thinking_tokens.map(|tokens| ("nvext.max_thinking_tokens", tokens))
+    }
+
     /// Reads texts that end the answer.
     pub(crate) fn read_stop(&mut self, reader: &mut Reader<'_>, limits: &Limits) -> Result<()> {
         self.stop = Stop::read(reader, limits)?;

@@ -10,6 +10,7 @@ pub(crate) mod error;
 pub(crate) mod forced;
 pub mod logprobs;
 pub mod message;
+pub(crate) mod mind;
 pub mod models;
 pub mod nvext;
 pub(crate) mod response_format;

@@ -84,6 +84,7 @@ pub(crate) struct Extensions {
     pub(crate) priority: Option<i32>,
     pub(crate) strict_priority: Option<u32>,
     pub(crate) expected_output_tokens: Option<u32>,
+    pub(crate) thinking_tokens: Option<u32>,
     pub(crate) fields: ExtraFields,
     pub(crate) annotations: Annotations,
 }
@@ -134,6 +135,9 @@ impl Extensions {
             "dp_rank" => self.rank = Some(reader.whole(&limits::RANK)?),
             "prefill_dp_rank" => self.prefill_rank = Some(reader.whole(&limits::RANK)?),
             "cache_salt" => self.cache_salt = Some(reader.text(&limits::CACHE_SALT)?),
+            "max_thinking_tokens" if !Routes::COMPLETIONS.covers(route) => {
+                self.thinking_tokens = Some(reader.whole(&limits::MAX_THINKING_TOKENS)?);
+            }
             "agent_hints" => reader.object("an object", |reader, key| self.hint(reader, key, route))?,
             "routing_constraints" => {
                 reader.object("an object", |reader, key| {

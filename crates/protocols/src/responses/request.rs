@@ -8,6 +8,7 @@ use crate::openai::chat;
 use crate::openai::common::{self, conflict, missing, unsupported};
 use crate::openai::forced;
 use crate::openai::message::Role;
+use crate::openai::mind::Mind;
 use crate::openai::response_format::flat_format;
 use crate::openai::tools::{self, Choice, ToolChoice};
 use crate::options::{Options, Parsed};
@@ -171,7 +172,8 @@ impl Draft {
         }
         conversation.messages.extend(spoken.messages);
         let effort = self.reasoning.effort.clone().map(|effort| ("reasoning.effort", effort));
-        let hints = chat::Mind { effort, thinking: None }.tell(&mut self.kwargs);
+        let budgets = self.common.thinking_budget().into_iter().collect();
+        let hints = Mind { effort, thinking: None, budgets }.tell(&mut self.kwargs);
         let common = self.common.finish(None)?;
         let settings = Settings {
             instructions: self.instructions,

@@ -24,6 +24,7 @@ pub(crate) fn record(worker: u64, block_size: u32) -> ModelRecord {
         max_num_batched_tokens: 8192,
         kv_events: true,
         guided: false,
+        limits_thinking: false,
         tool_parser: None,
         reasoning_parser: None,
         tasks: vec![dynamo_types::Task::Generate],

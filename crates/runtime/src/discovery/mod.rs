@@ -170,6 +170,7 @@ pub(crate) mod fixture {
                 max_num_batched_tokens: 512,
                 kv_events: true,
                 guided: false,
+                limits_thinking: false,
                 tool_parser: None,
                 reasoning_parser: None,
                 tasks: vec![dynamo_types::Task::Generate],

@@ -68,6 +68,7 @@ pub(super) fn request(tokens: &[u32]) -> Arc<Request> {
         sampling: Default::default(),
         stopping: Stopping { max_tokens: 1, ..Default::default() },
         guide: None,
+        thinking: None,
         output: Default::default(),
         routing: Default::default(),
         trace: None,

@@ -26,7 +26,8 @@ mod value;
 
 pub use event::{Event, Events, Message, Sink, ToolCall};
 pub use reasoning::{
-    Surrounding, names as reasoning_names, start as reasoning_start, surrounding as reasoning_surrounding,
+    Bounds, Surrounding, bounds as reasoning_bounds, names as reasoning_names, start as reasoning_start,
+    surrounding as reasoning_surrounding,
 };
 pub use schema::Tools;
 pub use tool::{CallForm, call_form, names as tool_names, openers as tool_openers};

@@ -33,14 +33,17 @@ use std::fmt;
 use std::io;
 use std::sync::LazyLock;
 
-/// Work one rendering may do: about one unit per instruction and per 64 bytes, so that no template makes more than 64 MB.
-/// A conversation of a thousand messages under a long template takes about a tenth of it.
-const MAX_FUEL: u64 = 1_000_000;
-/// Bytes of messages, tools and options above which there is [`MAX_LONG_FUEL`].
+/// Work one rendering may do, whatever its input: one unit pays for an instruction or for [`BYTES_PER_FUEL`]. A conversation
+/// of a thousand messages under a long template takes about a tenth of it.
+const LEAST_FUEL: u64 = 1_000_000;
+/// Bytes of text that a template makes for one unit of fuel: 64 MB for what every rendering may do.
+const BYTES_PER_FUEL: u64 = 64;
+/// Bytes of messages, tools and options from which on each further byte adds one unit: what a rendering can hold on to grows
+/// with what it was given.
 const LONG_INPUT_BYTES: usize = 128 << 10;
-/// Work for long inputs. Ten thousand messages under a long template take about a million; a template that loops for ever
-/// is stopped after some tenths of a second.
-const MAX_LONG_FUEL: u64 = 5_000_000;
+/// Most work. Ten thousand messages under a long template take about a million; a template that loops for ever is stopped
+/// after some tenths of a second.
+const MOST_FUEL: u64 = 5_000_000;
 /// Longest prompt a template may write: above the largest accepted request body.
 const MAX_RENDERED_BYTES: usize = 64 << 20;
 /// Depth of macros calling macros. Published templates that walk JSON schemas stay far below; the stack of a server
@@ -69,8 +72,6 @@ pub struct RenderInput<'a, M = Value> {
 #[derive(Debug)]
 pub struct Template {
     environment: Environment<'static>,
-    /// The same, for long inputs.
-    long: Environment<'static>,
     special: SpecialTokens,
     shape: Shape,
 }
@@ -87,7 +88,7 @@ impl Template {
         environment.set_undefined_behavior(UndefinedBehavior::Lenient);
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.set_recursion_limit(MAX_RECURSION);
-        environment.set_fuel(Some(MAX_FUEL));
+        environment.set_fuel(Some(LEAST_FUEL));
         environment.set_unknown_method_callback(methods::method);
         filters::register(&mut environment);
         weight::register(&mut environment);
@@ -97,10 +98,8 @@ impl Template {
         environment
             .add_template_owned(NAME, source)
             .map_err(|error| Error::internal(format!("chat template: {}", describe(&error))))?;
-        let mut long = environment.clone();
-        long.set_fuel(Some(MAX_LONG_FUEL));
-        let mut compiled = Self { environment, long, special: special.clone(), shape: Shape::default() };
-        compiled.shape = Shape::find(|messages| compiled.render_values(&probe(messages)).ok());
+        let mut compiled = Self { environment, special: special.clone(), shape: Shape::default() };
+        compiled.shape = Shape::find(|messages| compiled.render_values(&probe(messages), LEAST_FUEL).ok());
         Ok(compiled)
     }
 
@@ -122,14 +121,15 @@ impl Template {
             kwargs: input.kwargs,
             now_unix_s: input.now_unix_s,
         };
-        let text = self.render_values(&values).map_err(|error| refusal(&error))?;
+        let fuel = values.fuel();
+        let text = self.render_values(&values, fuel).map_err(|error| refusal(&error, fuel))?;
         if input.continue_final_message {
             return messages::cut_after_final(text, last.as_ref());
         }
         Ok(text)
     }
 
-    fn render_values(&self, values: &Values<'_>) -> Result<String, minijinja::Error> {
+    fn render_values(&self, values: &Values<'_>, fuel: u64) -> Result<String, minijinja::Error> {
         let special = [("bos_token", &self.special.bos_text), ("eos_token", &self.special.eos_text)];
         let special = special
             .into_iter()
@@ -149,7 +149,13 @@ impl Template {
         // Later entries replace earlier ones: options may rename the special tokens, never the messages.
         let context: BTreeMap<String, JinjaValue> = special.chain(kwargs).chain(own).collect();
         let mut output = Bounded(Vec::new());
-        let environment = if values.is_long() { &self.long } else { &self.environment };
+        // Its templates, filters and functions are shared.
+        let more = (fuel > LEAST_FUEL).then(|| {
+            let mut environment = self.environment.clone();
+            environment.set_fuel(Some(fuel));
+            environment
+        });
+        let environment = more.as_ref().unwrap_or(&self.environment);
         environment.get_template(NAME)?.render_captured_to(context, &mut output)?;
         String::from_utf8(output.0).map_err(|error| {
             minijinja::Error::new(ErrorKind::BadSerialization, "the output is not UTF-8").with_source(error)
@@ -167,11 +173,15 @@ struct Values<'a> {
 }
 
 impl Values<'_> {
-    fn is_long(&self) -> bool {
-        let mut left = LONG_INPUT_BYTES;
-        let messages = self.messages.iter().all(|message| size::fits_value(message, &mut left));
-        let values = self.tools.into_iter().chain(self.kwargs.values());
-        !(messages && values.into_iter().all(|value| size::fits(value, &mut left)))
+    /// What may be done with so much.
+    fn fuel(&self) -> u64 {
+        let most = LONG_INPUT_BYTES + (MOST_FUEL - LEAST_FUEL) as usize;
+        let mut left = most;
+        let mut values = self.tools.into_iter().chain(self.kwargs.values());
+        let fits = self.messages.iter().all(|message| size::fits_value(message, &mut left))
+            && values.all(|value| size::fits(value, &mut left));
+        let bytes = if fits { most - left } else { most };
+        LEAST_FUEL + bytes.saturating_sub(LONG_INPUT_BYTES) as u64
     }
 }
 
@@ -222,7 +232,7 @@ fn raise_exception(message: &JinjaValue) -> Result<JinjaValue, minijinja::Error>
 }
 
 /// The fault as the client reads it.
-fn refusal(error: &minijinja::Error) -> Error {
+fn refusal(error: &minijinja::Error, fuel: u64) -> Error {
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
         if let Some(Refused(message)) = cause.downcast_ref() {
@@ -231,7 +241,13 @@ fn refusal(error: &minijinja::Error) -> Error {
         source = cause.source();
     }
     let message = match error.kind() {
-        ErrorKind::OutOfFuel => "the chat template takes too long for these messages".to_owned(),
+        ErrorKind::OutOfFuel => {
+            let megabytes = fuel * BYTES_PER_FUEL / 1_000_000;
+            format!(
+                "the model's chat template takes too long for these messages, or makes too much of them: its limit for so much \
+                 is {fuel} steps, or {megabytes} MB of text"
+            )
+        }
         _ => format!("the chat template cannot render these messages: {}", describe(error)),
     };
     Error::invalid(message).with_param("messages")

@@ -1,7 +1,9 @@
 //! Forced calls of every reasoning family, written as a grammar makes the model write them.
 
 use crate::support::{Setup, boundaries, cut, parse, tools};
-use dynamo_text::parsers::{Forced, Start, Surrounding, reasoning_names, reasoning_surrounding};
+use dynamo_text::parsers::{
+    Bounds, Forced, Start, Surrounding, reasoning_bounds, reasoning_names, reasoning_surrounding,
+};
 use dynamo_types::FinishReason;
 
 const ARGUMENTS: &str = "{\"city\": \"<think>\", \"days\": 3}";
@@ -55,4 +57,28 @@ fn every_family_reads_what_its_surrounding_says() {
         check(name, Start::Content, ARGUMENTS, "");
     }
     assert_eq!(reasoning_surrounding("nobody", Start::Default), Surrounding::default());
+}
+
+/// What ends a family's reasoning in the model's place, ends it for its parser, once and again; the second end leads to the answer.
+#[test]
+fn every_family_reads_what_ends_its_reasoning() {
+    for name in reasoning_names() {
+        for start in [Start::Default, Start::Reasoning] {
+            let Bounds { is_open, openers, closers, ends } = reasoning_bounds(name, start).unwrap();
+            assert!(start == Start::Default || is_open, "{name}");
+            assert!(closers.iter().any(|closer| ends[0].starts_with(closer)), "{name}");
+            let Surrounding { head, .. } = reasoning_surrounding(name, start);
+            for opener in &openers {
+                let first = if is_open { String::new() } else { (*opener).to_owned() };
+                check(name, start, &format!("{first}hm{}{head}{ARGUMENTS}", ends[0]), "hm");
+                // Channels have more than one message of reasoning; tags may begin once more.
+                let again = opener.strip_prefix("<|start|>assistant").unwrap_or(opener);
+                let text = format!("{first}hm{}{again}so{}{ARGUMENTS}", ends[0], ends[1]);
+                check(name, start, &text, "hmso");
+            }
+        }
+        let Bounds { is_open, .. } = reasoning_bounds(name, Start::Content).unwrap();
+        assert!(!is_open, "{name}");
+    }
+    assert_eq!(reasoning_bounds("nobody", Start::Default), None);
 }

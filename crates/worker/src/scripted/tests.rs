@@ -26,6 +26,7 @@ fn request(prompt: &str) -> Request {
         sampling: Default::default(),
         stopping: Stopping { max_tokens: 100, ..Default::default() },
         guide: None,
+        thinking: None,
         output: Default::default(),
         routing: Default::default(),
         trace: None,

@@ -75,6 +75,7 @@ pub(super) fn request(name: &str, tokens: Vec<u32>, max_tokens: u32) -> Request 
         sampling: dynamo_types::Sampling { temperature: 0.0, ..Default::default() },
         stopping: Stopping { max_tokens, ..Default::default() },
         guide: None,
+        thinking: None,
         output: Default::default(),
         routing: Default::default(),
         trace: None,

@@ -186,6 +186,48 @@ pub fn surrounding(name: &str, start: Start) -> Surrounding {
     Surrounding { reasoning: Some(Reasoning { is_open, openers, closers, then: then.into() }), head }
 }
 
+/// Between which texts a family reasons, and how its reasoning is ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// The answer begins with reasoning.
+    pub is_open: bool,
+    pub openers: Vec<&'static str>,
+    pub closers: Vec<&'static str>,
+    /// What ends it in the model's place, and where it begins once more: the second leads on to the answer, so that a model which
+    /// would rather go on reasoning gets there.
+    pub ends: [String; 2],
+}
+
+/// The bounds of reasoning in an answer of the family `name` that begins with `start`.
+pub fn bounds(name: &str, start: Start) -> Option<Bounds> {
+    let style = style(name)?;
+    let begins_inside = match style {
+        Style::Tags(form) => form.begins_inside,
+        Style::Channels(_) => false,
+        Style::Append(_) => true,
+    };
+    let is_open = match start {
+        Start::Default => begins_inside,
+        Start::Reasoning => true,
+        Start::Content => false,
+    };
+    let first = |list: &[&'static str]| list.first().copied().unwrap_or_default();
+    let (openers, closers, end, head) = match style {
+        Style::Tags(form) => {
+            let closers = [form.closers, form.interrupts].concat();
+            (form.openers.to_vec(), closers, first(form.closers).to_owned(), form.content)
+        }
+        Style::Channels(form) => {
+            let closers = [form.message_ends, form.openers].concat();
+            (vec![form.reasoning], closers, [first(form.message_ends), form.then].concat(), form.content)
+        }
+        Style::Append(opener) => {
+            (vec![*opener], FORCED.closers.to_vec(), first(FORCED.closers).to_owned(), "")
+        }
+    };
+    Some(Bounds { is_open, openers, closers, ends: [end.clone(), end + head] })
+}
+
 /// Names of all reasoning parsers.
 pub fn names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().flat_map(|(names, _)| names.iter().copied())
