@@ -221,6 +221,7 @@ fn ask(engine: &dyn Engine) -> Result<Receiver> {
         sampling: Sampling { temperature: 0.0, ..Sampling::default() },
         stopping: Stopping { max_tokens: 1, ..Stopping::default() },
         guide: None,
+        thinking: None,
         output: Default::default(),
         routing: Default::default(),
         trace: None,

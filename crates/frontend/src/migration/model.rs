@@ -106,6 +106,7 @@ impl Migration {
             sampling: Default::default(),
             stopping: Stopping { max_tokens: self.max_tokens, ..Stopping::default() },
             guide: None,
+            thinking: None,
             output: OutputOptions::default(),
             routing: Default::default(),
             trace: None,

@@ -117,6 +117,7 @@ fn unknown_model(name: &str, block_size: u32) -> ModelCard {
         max_num_batched_tokens: 0,
         kv_events: false,
         guided: false,
+        limits_thinking: false,
         tool_parser: None,
         reasoning_parser: None,
         tasks: vec![Task::Generate],

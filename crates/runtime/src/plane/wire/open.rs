@@ -92,6 +92,7 @@ mod tests {
             task: Default::default(),
             sampling: Default::default(),
             stopping: Stopping { max_tokens: 9, ..Default::default() },
+            thinking: None,
             guide: guide.map(|schema| Guide::JsonSchema(schema.into())),
             output: Default::default(),
             routing: Default::default(),
