@@ -180,7 +180,6 @@ async fn r29_a_drain_ends_every_answer_and_loses_none_that_could_finish() {
             assert_eq!(hopeless, text.contains("shutting down"), "{route}: {text}");
         }
         eventually("the engine is told", || worker.open() == 0).await;
-        eventually("the ledger balances", || harness.frontend.ledger().is_balanced()).await;
     }
 }
 
