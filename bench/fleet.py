@@ -29,8 +29,12 @@ from system import BIN, MODEL, Process, Server, eventually, http  # noqa: E402
 
 TICKS = os.sysconf("SC_CLK_TCK")
 NAME = "mock"
+def mock(speed):
+    return ("--engine", "mock", "--served-model-name", NAME, "--set", f"worker.mock_speedup_ratio={speed}")
+
+
 # Such that the mock engine does not limit anything.
-FAST = ("--engine", "mock", "--served-model-name", NAME, "--set", "worker.mock_speedup_ratio=100000")
+FAST = mock(100_000)
 LIMIT_S = 120
 CONNECT_AT_ONCE = 64
 REGISTERED = "dynamo_component_router_worker_registered"
@@ -108,6 +112,8 @@ class Streams:
     def __init__(self):
         self.selector = selectors.DefaultSelector()
         self.open = 0
+        # Lines of data that came.
+        self.frames = 0
 
     def begin(self, address, request):
         connection = socket.create_connection(address, timeout=LIMIT_S)
@@ -136,6 +142,7 @@ class Streams:
             if not state["seen"]:
                 assert b" 200 " in window[:20], window
             state["seen"] += len(piece)
+            self.frames += piece.count(b"data: ")
             if until in window:
                 done.append(key.fileobj)
             state["tail"] = window[-len(until):]
@@ -143,7 +150,7 @@ class Streams:
 
 
 def answers(url, streams, tokens):
-    """Reads `streams` whole answers of `tokens` tokens, all at once; returns how long that took."""
+    """Reads `streams` whole answers of `tokens` tokens, all at once; returns how long that took, and tokens per frame."""
     address, request = wire(url, {
         "model": NAME, "prompt": [20, 21, 22], "max_tokens": tokens, "ignore_eos": True, "stream": True,
     })
@@ -154,15 +161,15 @@ def answers(url, streams, tokens):
     while running.open:
         for connection in running.read(b"data: [DONE]"):
             running.close(connection)
-    return time.perf_counter() - begun
+    return time.perf_counter() - begun, streams * tokens / running.frames
 
 
-def plane(rounds, streams, tokens):
+def plane(rounds, streams, tokens, speed):
     with Fleet() as fleet:
-        worker = fleet.start("worker", *FAST, "--workers", "2")
+        worker = fleet.start("worker", *mock(speed), "--workers", "2")
         front = fleet.frontend()
         assert ready(front.url, 2), front.output
-        whole = Server.start(*FAST, "--workers", "2", model=MODEL)
+        whole = Server.start(*mock(speed), "--workers", "2", model=MODEL)
         try:
             assert ready(whole.url, 2)
             systems = {"tcp": (front.url, [front.process, worker.process]), "serve": (whole.url, [whole.process])}
@@ -172,14 +179,15 @@ def plane(rounds, streams, tokens):
             for _ in range(rounds):
                 for name, (url, processes) in systems.items():
                     before = [cpu_s(process) for process in processes]
-                    took = answers(url, streams, tokens)
+                    took, merged = answers(url, streams, tokens)
                     used = [cpu_s(process) - then for process, then in zip(processes, before)]
                     total = streams * tokens
-                    figures[name].append((total / took, [1e6 * each / total for each in used]))
+                    figures[name].append((total / took, [1e6 * each / total for each in used], merged))
             for name, rows in figures.items():
                 parts = [median(row[1][at] for row in rows) for at in range(len(rows[0][1]))]
                 names = ["frontend", "worker"] if name == "tcp" else ["serve"]
-                said("plane", system=name, streams=streams, tokens=tokens, rounds=rounds,
+                said("plane", system=name, streams=streams, tokens=tokens, rounds=rounds, engine_speed=speed,
+                     tokens_per_frame=round(median(row[2] for row in rows), 2),
                      tokens_per_s=round(median(row[0] for row in rows)),
                      cpu_s_per_million=round(median(sum(row[1]) for row in rows), 2),
                      parts={part: round(value, 2) for part, value in zip(names, parts)})
@@ -263,6 +271,13 @@ def request_ms(url, times=200):
     return timed(call, times)
 
 
+def request_cpu_us(front, times=1000):
+    """Of the frontend, the connection included."""
+    before = cpu_s(front.process)
+    request_ms(front.url, times)
+    return round(1e6 * (cpu_s(front.process) - before) / times)
+
+
 def workers(count, processes):
     for number in (2, count):
         with Fleet() as fleet:
@@ -273,6 +288,7 @@ def workers(count, processes):
             hosts = [fleet.start("worker", *FAST, "--workers", str(each)) for _ in range(number // each)]
             assert ready(front.url, each * len(hosts)), front.output
             known = time.perf_counter() - begun
+            spent = {"frontend": cpu_s(front.process), "workers": sum(cpu_s(host.process) for host in hosts)}
             # Nothing is asked meanwhile.
             busy = [cpu_s(front.process), [cpu_s(host.process) for host in hosts]]
             time.sleep(15)
@@ -283,7 +299,9 @@ def workers(count, processes):
                 "known_after_s": round(known, 2),
                 "cpu_share_idle": {"frontend": round(idle_front, 3), "workers": round(idle_hosts, 3)},
                 "frontend_kib_per_worker": round((resident_kib(front.process) - empty) / number, 1),
+                "cpu_s_until_known": {name: round(value, 2) for name, value in spent.items()},
                 "request_ms": request_ms(front.url),
+                "request_cpu_us": request_cpu_us(front),
                 "metrics_ms": timed(lambda: http(front.url + "/metrics"), 20),
                 "status_json_ms": timed(lambda: http(front.url + "/status.json"), 20),
                 "health_ms": timed(lambda: http(front.url + "/health"), 20),
@@ -330,7 +348,8 @@ def main():
     parser.add_argument("--processes", type=int, default=5, help="that they are spread over")
     options = parser.parse_args()
     benches = {
-        "plane": lambda: plane(options.rounds, options.streams, options.tokens),
+        # At full speed frames hold many tokens, for neither the client nor the plane keeps up; paced, one.
+        "plane": lambda: [plane(options.rounds, options.streams, options.tokens, speed) for speed in (100_000, 1)],
         "idle": lambda: idle(options.idle_streams),
         "workers": lambda: workers(options.workers, options.processes),
         "start": lambda: start(options.rounds),

@@ -12,3 +12,4 @@ cargo build "${SELECTION[@]}" --bins
 DYNAMO_BIN="$(cd "$(target_dir)/release" && pwd)/dynamo"
 export DYNAMO_BIN
 "$(find_python json)" bench/kv_ttft.py
+"$(find_python json)" bench/fleet.py

@@ -156,7 +156,7 @@ impl Board {
         let name = self.name();
         match wanted {
             Some(wanted) => {
-                wanted.iter().for_each(|worker| self.listeners.entry(*worker).or_default().push(name))
+                wanted.iter().for_each(|worker| self.listeners.entry(*worker).or_default().push(name));
             }
             None => self.everywhere.push(name),
         }

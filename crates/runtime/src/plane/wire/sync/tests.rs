@@ -109,9 +109,9 @@ async fn what_a_frontend_placed_ends_with_it_and_comes_back_with_its_connection(
     let (mut a, mut b) = (site.frontend(), site.frontend());
     a.follow(&site, 1);
     b.follow(&site, 1);
-    (0..20).for_each(|n| {
+    for n in 0..20 {
         a.place(placement(1, n, 2));
-    });
+    }
     eventually("b hears of all", || b.hears().len() == 20).await;
     // b's connection ends: it knows nothing of a worker that it does not hear.
     b.follows.clear();
