@@ -82,8 +82,8 @@ impl MockCore {
     /// # Errors
     /// As [`Scheduler::submit`]: the prompt does not fit, or the queue is full.
     pub fn submit(&mut self, request: Arc<Request>) -> Result<SequenceId, Error> {
-        let id = self.scheduler.submit(Arc::clone(&request))?;
         let thinking = self.spelling.as_ref().and_then(|spelling| ThinkingMeter::new(&request, spelling));
+        let id = self.scheduler.submit(request)?;
         self.sequences.insert(id, Sequence { thinking, ..Sequence::default() });
         Ok(id)
     }

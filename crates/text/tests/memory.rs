@@ -1,10 +1,6 @@
 //! What a rendering holds on to, measured: each template in a process of its own.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and its child tells what it took"
-)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use dynamo_text::{RenderInput, Template};
 use dynamo_types::{ChatTemplate, Class, SpecialTokens};

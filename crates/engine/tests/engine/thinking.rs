@@ -105,7 +105,7 @@ fn ends_and_lengths_win() {
     let held = Request { thinking: Some(limit(3, true, false)), ..request(&[1, 2], 40) };
     // Its end is one of the answer's, and comes as soon as that may.
     let mut stopped = held.clone();
-    stopped.stopping = Stopping { stop_token_ids: vec![CLOSER], min_tokens: 9, ..held.stopping.clone() };
+    stopped.stopping = Stopping { stop_token_ids: vec![CLOSER], min_tokens: 9, ..held.stopping };
     let answer = alone(&stopped, CONTEXT, &[]);
     assert_eq!((answer.tokens.len(), answer.finish), (10, Some(FinishReason::Stop)));
     assert_eq!(answer.tokens.iter().position(|&token| token == CLOSER), Some(9));
