@@ -151,16 +151,6 @@ impl Client {
         self.stream.shutdown().await.unwrap();
     }
 
-    /// The answer, if the server has not closed the connection before it began.
-    pub(crate) async fn reply_unless_closed(&mut self, method: &str) -> Option<Reply> {
-        while find(&self.buffer, b"\r\n\r\n").is_none() {
-            if !self.fill().await {
-                return None;
-            }
-        }
-        Some(self.reply(method).await)
-    }
-
     pub(crate) async fn reply(&mut self, method: &str) -> Reply {
         let end = loop {
             if let Some(at) = find(&self.buffer, b"\r\n\r\n") {

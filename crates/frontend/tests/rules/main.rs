@@ -29,7 +29,6 @@ mod said;
 mod selection;
 mod shedding;
 mod split;
-mod stages;
 mod strict;
 mod surface;
 mod text;
