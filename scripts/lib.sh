@@ -87,6 +87,11 @@ require_toolchain() {
 require_services() {
     command -v etcd >/dev/null 2>&1 || apt_install etcd-server ||
         die "tests start an etcd of their own, and it cannot be installed here. On Debian, as root: apt-get install etcd-server"
+    # Only for the tests with several hosts, which say themselves that they are skipped.
+    if [ "$(id -u)" = 0 ]; then
+        command -v nft >/dev/null 2>&1 || apt_install nftables || say "no nft: tests with several hosts are skipped"
+        command -v ip >/dev/null 2>&1 || apt_install iproute2 || say "no ip: no network namespaces in tests"
+    fi
 }
 
 # Makes headless Chromium and its WebDriver callable, or says what to do.
