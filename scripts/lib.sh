@@ -90,6 +90,11 @@ require_services() {
     command -v nats-server >/dev/null 2>&1 || missing+=(nats-server)
     [ "${#missing[@]}" = 0 ] || apt_install "${missing[@]}" ||
         die "tests start an etcd and a NATS of their own, and ${missing[*]} cannot be installed here. On Debian, as root: apt-get install ${missing[*]}"
+    # Only for the tests with several hosts, which say themselves that they are skipped.
+    if [ "$(id -u)" = 0 ]; then
+        command -v nft >/dev/null 2>&1 || apt_install nftables || say "no nft: tests with several hosts are skipped"
+        command -v ip >/dev/null 2>&1 || apt_install iproute2 || say "no ip: no network namespaces in tests"
+    fi
 }
 
 # Makes headless Chromium and its WebDriver callable, or says what to do.

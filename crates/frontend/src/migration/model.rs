@@ -28,6 +28,8 @@ enum Wrong {
     MissesTheEnd,
     /// A stream that was left is read on.
     ReadsOn,
+    /// Who failed it is asked again and again.
+    AsksForEver,
 }
 
 struct Migration {
@@ -129,6 +131,10 @@ impl Migration {
         (0..WORKERS).filter(|worker| !state.failed.contains(worker))
     }
 
+    fn distinct(&self, state: &State) -> u32 {
+        (WORKERS - self.untried(state).count()) as u32
+    }
+
     fn ask(&self, state: &mut State, worker: usize) -> Result<(), String> {
         if state.dead[worker] {
             self.fault(state, worker, &Error::disconnected("x"));
@@ -149,7 +155,7 @@ impl Migration {
         let max_tokens = asked.stopping.max_tokens;
         let run =
             Run { tokens, resumed, max_tokens, said: 0, finished: false, wire: Vec::new(), left: false };
-        if state.runs[worker].replace(run).is_some() {
+        if state.runs[worker].replace(run).is_some_and(|run| !run.left) {
             return Err("a worker is asked twice".into());
         }
         state.serving = Some(worker);
@@ -161,7 +167,10 @@ impl Migration {
         self.let_go(state);
         state.failed.push(worker);
         let rules = Rules { limit: self.limit, max_seq_len: None };
-        let failed = state.failed.len() as u32;
+        let failed = match self.wrong {
+            Some(Wrong::AsksForEver) => self.distinct(state),
+            _ => state.failed.len() as u32,
+        };
         let eos = if self.wrong == Some(Wrong::MissesTheEnd) { Vec::new() } else { self.eos() };
         match rules.after(&self.request(), &state.generated, &eos, failed, error) {
             Outcome::Ended(finish) => state.client = Client::Ended(finish),
@@ -258,8 +267,11 @@ impl Model for Migration {
             steps.push(Step::Leave);
             if state.serving.is_none() {
                 steps.extend(self.untried(state).map(Step::Ask));
+                // One that failed it and was heard of since is asked again.
                 if self.untried(state).next().is_none() {
                     steps.push(Step::NobodyIsLeft);
+                    let alive = (0..WORKERS).filter(|worker| !state.dead[*worker]);
+                    steps.extend(alive.map(Step::Ask));
                 }
             }
         }
@@ -313,6 +325,9 @@ impl Model for Migration {
             Client::Ended(finish) if state.told != expected || finish != reason => {
                 Err(format!("ends by {finish:?} after {:?}", state.told))
             }
+            _ if state.failed.len() > self.limit as usize + 1 => {
+                Err(format!("asked {} workers", state.failed.len()))
+            }
             Client::Failed
                 if state.failed.len() <= self.limit as usize && self.untried(state).next().is_some() =>
             {
@@ -339,7 +354,7 @@ fn run(
 
 #[test]
 fn no_token_is_lost_or_doubled_and_every_answer_ends_in_every_order() {
-    for (max_tokens, eos_at) in [(1, None), (3, None), (3, Some(1)), (2, Some(1)), (3, Some(0))] {
+    for (max_tokens, eos_at) in [(1, None), (2, None), (3, Some(1)), (3, Some(0))] {
         for limit in [0, 1, 3] {
             match run(max_tokens, eos_at, limit, None) {
                 Ok(explored) => assert!(explored.states > 100 && explored.settled > 10, "{explored:?}"),
@@ -356,8 +371,9 @@ fn wrong_rules_are_found() {
         (Wrong::CountsNothing, None, "0 resumed"),
         (Wrong::MissesTheEnd, Some(1), "the client reads [100, 101, 102]"),
         (Wrong::ReadsOn, None, "after the end"),
+        (Wrong::AsksForEver, None, "asked 5 workers"),
     ] {
-        let found = run(3, eos_at, 2, Some(wrong)).unwrap_err();
+        let found = run(3, eos_at, 3, Some(wrong)).unwrap_err();
         assert!(found.fault.contains(says), "{wrong:?}: {found}");
     }
 }
