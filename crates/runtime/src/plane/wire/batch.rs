@@ -102,7 +102,7 @@ impl Bytes<'_> {
 /// Of known length, names are compared in place and not by a call.
 #[inline]
 fn is<const N: usize>(found: &[u8], name: &[u8; N]) -> bool {
-    <&[u8; N]>::try_from(found).is_ok_and(|found| found == name)
+    found.len() == N && found.first_chunk() == Some(name)
 }
 
 #[cfg(test)]

@@ -85,9 +85,18 @@ impl<'a> Bytes<'a> {
     pub(super) fn tokens(&mut self) -> Option<Vec<u32>> {
         // Each takes a byte at least: what is announced is not allocated before it is there.
         let count = self.list().filter(|count| *count <= self.0.len())?;
-        let mut tokens = Vec::with_capacity(count);
-        for _ in 0..count {
-            tokens.push(self.small_number()?);
+        let mut tokens = vec![0; count];
+        for token in &mut tokens {
+            // The forms of small numbers, each with one look at what is left.
+            (*token, self.0) = match self.0 {
+                [number @ 0..0x80, rest @ ..] => (u32::from(*number), rest),
+                [0xcd, a, b, rest @ ..] => (u32::from(u16::from_be_bytes([*a, *b])), rest),
+                [0xce, a, b, c, d, rest @ ..] => (u32::from_be_bytes([*a, *b, *c, *d]), rest),
+                _ => {
+                    let number = self.small_number()?;
+                    (number, self.0)
+                }
+            };
         }
         Some(tokens)
     }
