@@ -5,7 +5,7 @@ ARGS ?=
 MODEL ?=
 export MODEL
 
-.PHONY: serve test bench fuzz lint build model fmt
+.PHONY: serve test bench fuzz lint build dist model fmt
 .DEFAULT_GOAL := build
 
 serve:
@@ -22,6 +22,10 @@ lint:
 
 build:
 	@source scripts/lib.sh && require_toolchain && cargo build "$${SELECTION[@]}" --bins
+
+# The binary to ship, target/dist/dynamo: all crates optimised as one, which takes a while.
+dist:
+	@source scripts/lib.sh && require_toolchain && cargo build --locked --profile dist -p dynamo-cli
 
 model:
 	@scripts/fetch-model.sh

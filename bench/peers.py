@@ -20,7 +20,7 @@ without a pause longer than 0.2 ms. `answers` is the first HTTP answer of status
 
 Environment: LOADTOOL (folder with loadgen and mocksse), MODEL_DIR (tokenizer folder), BODIES (folder with short.jsonl and
 long.jsonl), made as the README of ../shared/bench says; for the peers DYN_PY, VLLM_ROUTER, SGLANG_ROUTER; DYNAMO_BIN
-(default target/release/dynamo).
+(default target/dist/dynamo, which `make dist` builds as `mocksse` is built, else target/release/dynamo).
 
 usage: peers.py [--rounds 3] [--secs 3] [--starts 10] [--minutes M] [--systems a,b,...] [--cells a,b,...] [--json FILE]
 """
@@ -47,6 +47,7 @@ CELLS = {
     "long": ("long", 16, 16, False),
     "paced": ("short", 64, 64, True),
 }
+BUILDS = ["target/dist/dynamo", "target/release/dynamo"]
 SYSTEMS = ["bare", "ours-fleet", "ours-serve", "dynamo-1.6.1-rr", "dynamo-1.6.1-kv", "dynamo-1.6.1-kv-fast", "vllm-router",
            "sglang-router"]
 # The peers take about a second to start and to settle: fewer starts of them are enough.
@@ -114,16 +115,15 @@ class System:
                 *[x for s in sets for x in ("--set", s)]]
 
     def our_fleet(self):
-        binary, env = os.environ.get("DYNAMO_BIN", "target/release/dynamo"), {"DYN_LOG": "warn"}
+        env = {"DYN_LOG": "warn"}
         found = os.path.join(self.work, "discovery")
         os.mkdir(found, 0o700)
-        self.back_end([binary, "worker", *self.our_engine(), "--discovery-path", found], env)
+        self.back_end([our_binary(), "worker", *self.our_engine(), "--discovery-path", found], env)
         self.registered(found)
-        return [binary, "frontend", "--port", str(PORT), "--discovery-path", found], env
+        return [our_binary(), "frontend", "--port", str(PORT), "--discovery-path", found], env
 
     def our_serve(self):
-        binary = os.environ.get("DYNAMO_BIN", "target/release/dynamo")
-        return [binary, "serve", *self.our_engine(), "--port", str(PORT)], {"DYN_LOG": "warn"}
+        return [our_binary(), "serve", *self.our_engine(), "--port", str(PORT)], {"DYN_LOG": "warn"}
 
     def dynamo_peer(self):
         python, host, found = os.environ["DYN_PY"], "127.0.0.1", os.path.join(self.work, "kv")
@@ -186,6 +186,10 @@ class System:
             command += ["--gap-us", "2000"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return json.loads(done.stdout)
+
+
+def our_binary():
+    return os.environ.get("DYNAMO_BIN") or next(filter(os.path.exists, BUILDS), BUILDS[-1])
 
 
 def stop(process):
@@ -318,6 +322,7 @@ def main():
     arguments = parser.parse_args()
     os.sched_setaffinity(0, {1})
     systems, cells = arguments.systems.split(","), [cell for cell in arguments.cells.split(",") if cell != "none"]
+    print(f"ours: {our_binary()}", file=sys.stderr)
     begun, started, rows = time.monotonic(), [], []
     for name in systems if arguments.starts else []:
         for row in starts(name, arguments.starts):
