@@ -16,7 +16,7 @@ use tokio::time::timeout;
 pub const VERSION: u32 = 1;
 
 /// Length field and kind.
-const HEAD_BYTES: usize = 5;
+pub(super) const HEAD_BYTES: usize = 5;
 
 /// Read buffers grow by this much at least: several small frames come in one read.
 const READ_BYTES: usize = 16 << 10;
@@ -158,23 +158,27 @@ pub(super) fn write<T: Serialize>(
 ) -> Result<(), Error> {
     let start = out.len();
     out.extend_from_slice(&[0, 0, 0, 0, kind as u8]);
-    let written = rmp_serde::encode::write_named(out, body);
-    let length = out.len() - start - 4;
-    let checked = match (written, u32::try_from(length)) {
-        (Err(error), _) => Err(Error::Encode(error.to_string())),
-        (Ok(()), Ok(wire)) if length <= limit => Ok(wire),
-        _ => Err(Error::FrameTooLarge { found: length as u64, limit: limit as u64 }),
-    };
-    match checked {
-        Ok(wire) => {
-            if let Some(head) = out.get_mut(start..start + 4) {
-                head.copy_from_slice(&wire.to_be_bytes());
-            }
+    if let Err(error) = rmp_serde::encode::write_named(out, body) {
+        out.truncate(start);
+        return Err(Error::Encode(error.to_string()));
+    }
+    seal(out, start, limit)
+}
+
+/// Writes the length of the last frame, which begins at `start`.
+///
+/// # Errors
+/// It is above `limit`, and taken off again.
+pub(super) fn seal(out: &mut Vec<u8>, start: usize, limit: usize) -> Result<(), Error> {
+    let length = out.len().saturating_sub(start + 4);
+    match (u32::try_from(length), out.get_mut(start..start + 4)) {
+        (Ok(wire), Some(head)) if length <= limit => {
+            head.copy_from_slice(&wire.to_be_bytes());
             Ok(())
         }
-        Err(error) => {
+        _ => {
             out.truncate(start);
-            Err(error)
+            Err(Error::FrameTooLarge { found: length as u64, limit: limit as u64 })
         }
     }
 }

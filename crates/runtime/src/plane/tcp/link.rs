@@ -1,9 +1,8 @@
 //! The caller's side of one connection.
 
-use super::frame::{
-    self, Batch, Beat, Cancel, Event, Events, GoAway, Hello, Item, Kind, Open, Reader, Subscribe,
-};
-use super::{Error, Options};
+use super::batch::Batches;
+use super::frame::{self, Beat, Cancel, Event, Events, GoAway, Hello, Item, Kind, Open, Reader, Subscribe};
+use super::{Error, Options, open};
 use crate::events::{EventPlane, Local};
 use crate::mailbox;
 use crate::sync::lock;
@@ -18,6 +17,9 @@ use tokio::time::{Instant, timeout};
 
 /// Bytes of a request that its frame needs besides its tokens, at most in practice; only the bound on what waits uses it.
 const REQUEST_BYTES: usize = 512;
+
+/// Events of more bytes than this wait for the answers that came before them. A worker's load alone is far below it.
+const MUCH_BYTES: usize = 1024;
 
 /// MessagePack's largest form of a token id.
 const TOKEN_BYTES: usize = 5;
@@ -183,10 +185,17 @@ impl Link {
         reader: &mut Reader<R>,
         followed: &Followed,
     ) -> Result<(), Error> {
+        let mut batches = Batches::default();
         while let Some((kind, body)) = reader.next().await? {
             match kind {
-                Kind::Batch => self.deliver(frame::parse::<Batch>(body)?.items),
-                Kind::Events => followed.apply(frame::parse(body)?),
+                Kind::Batch => self.deliver(batches.read(body)?),
+                Kind::Events => {
+                    // What was delivered is written to the clients before much is taken note of.
+                    if body.len() > MUCH_BYTES {
+                        tokio::task::yield_now().await;
+                    }
+                    followed.apply(frame::parse(body)?);
+                }
                 Kind::GoAway => return Err(Error::Refused(frame::parse::<GoAway>(body)?.reason)),
                 Kind::Pong => {}
                 Kind::Ping | Kind::Hello | Kind::Open | Kind::Cancel | Kind::Subscribe => {
@@ -197,7 +206,7 @@ impl Link {
         Ok(())
     }
 
-    fn deliver(&self, items: Vec<Item>) {
+    fn deliver(&self, items: impl Iterator<Item = Item>) {
         let mut state = lock(&self.state);
         for Item { stream, delta, error } in items {
             // Unknown streams were cancelled meanwhile.
@@ -254,10 +263,10 @@ impl Link {
             let positions = followed.events.positions();
             frame::write(bytes, Kind::Subscribe, &Subscribe { positions }, peer_limit)?;
         }
-        for open in opens {
-            if let Err(error) = frame::write(bytes, Kind::Open, &open, peer_limit) {
+        for request in opens {
+            if let Err(error) = open::write(bytes, &request, peer_limit) {
                 let refused = too_large(&error);
-                let sender = lock(&self.state).streams.remove(&open.stream);
+                let sender = lock(&self.state).streams.remove(&request.stream);
                 if let Some(mut sender) = sender {
                     sender.fail(refused);
                 }

@@ -4,11 +4,14 @@
 //! all streams between them and the worker's events. Both sides prove that they live: a peer that says nothing for
 //! [`Options::dead_after`] is gone, and its streams break off as retryable faults.
 
+mod batch;
 mod caller;
 mod fleet;
 mod frame;
 mod link;
+mod open;
 mod outbox;
+mod pack;
 mod server;
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use super::frame::{
     self, Batch, Beat, Cancel, Events, GoAway, Hello, Item, Kind, Open, Opened, Reader, Subscribe,
 };
 use super::outbox::Outbox;
-use super::{Error, Options};
+use super::{Error, Options, open};
 use crate::events::{self, EventPlane, Local, Subscription};
 use crate::plane::{Flush, InProcess};
 use crate::sync::lock;
@@ -280,7 +280,7 @@ async fn listen<R: AsyncRead + Unpin>(
 /// # Errors
 /// What breaks the connection: not a request that is not understood, which is one stream's misfortune.
 fn open(body: &[u8], hub: &Hub, outbox: &Arc<Outbox>) -> Result<(), Error> {
-    let Open { stream, instance, request } = match frame::parse(body) {
+    let Open { stream, instance, request } = match open::read(body) {
         Ok(open) => open,
         Err(error) => {
             let Opened { stream } = frame::parse(body)?;
