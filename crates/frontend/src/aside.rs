@@ -49,6 +49,12 @@ impl<F: Future> Aside<F> {
     pub(crate) fn new(future: F) -> Self {
         Self { future: Box::pin(future), bell: None }
     }
+
+    /// Changes the future, which is polled the next time whatever wakes it.
+    pub(crate) fn change(&mut self, how: impl FnOnce(Pin<&mut F>)) {
+        how(self.future.as_mut());
+        self.bell = None;
+    }
 }
 
 impl<F: Future> Future for Aside<F> {
@@ -75,7 +81,9 @@ mod tests {
     use super::*;
     use std::future::poll_fn;
     use std::pin::pin;
+    use std::time::Duration;
     use tokio::sync::oneshot;
+    use tokio::time::{Instant, sleep};
 
     fn poll(aside: Pin<&mut Aside<impl Future<Output = ()>>>, waker: &Waker) -> Poll<()> {
         aside.poll(&mut Context::from_waker(waker))
@@ -101,6 +109,18 @@ mod tests {
         assert!(handed.try_recv().is_ok());
         let other = Waker::from(Arc::new(Ring { rung: AtomicBool::new(false), task: task.clone() }));
         assert_eq!(poll(aside.as_mut(), &other), Poll::Ready(()), "the new task is to be woken");
+    }
+
+    #[tokio::test]
+    async fn a_timer_that_is_set_again_fires_again() {
+        let begun = Instant::now();
+        let mut timer = Aside::new(sleep(Duration::from_millis(2)));
+        for _ in 0..3 {
+            (&mut timer).await;
+            timer.change(|sleep| sleep.reset(Instant::now() + Duration::from_millis(2)));
+        }
+        tokio::time::timeout(Duration::from_secs(60), timer).await.unwrap();
+        assert!(begun.elapsed() >= Duration::from_millis(8));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

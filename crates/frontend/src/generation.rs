@@ -3,6 +3,7 @@
 //! It is polled by whoever writes the answer, and only when there is room to write: what comes meanwhile is merged where
 //! it waits (DESIGN 3.1). Dropping it cancels every choice and gives back every booking (R21, R22).
 
+use crate::aside::Aside;
 use crate::course::Course;
 use crate::dispatch::Job;
 use crate::facts::Facts;
@@ -13,7 +14,7 @@ use dynamo_text::{Decoder, TextDelta};
 use dynamo_types::{Delta, Error};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -57,7 +58,7 @@ pub(crate) struct Generation {
     n: u32,
     tells_facts: bool,
     open: usize,
-    timer: Option<Pin<Box<Sleep>>>,
+    timer: Option<Aside<Sleep>>,
     last_event: Instant,
 }
 
@@ -203,22 +204,22 @@ impl Generation {
         Some(text)
     }
 
-    /// Keep-alive and silence share one timer, which is armed again only when it fires: nothing per token.
-    /// None: look at the choices again.
+    /// Keep-alive and silence share one timer, which is armed again only when it fires and looked at only when it has:
+    /// nothing per token. None: look at the choices again.
     fn poll_timer(&mut self, cx: &mut Context<'_>, sink: Sink<'_>) -> Poll<Option<Step>> {
-        let (keep_alive, patience) = (self.shared.keep_alive(), self.shared.patience());
-        let limits = keep_alive.into_iter().chain(patience.shortest());
-        let Some(interval) = limits.min() else { return Poll::Pending };
-        loop {
-            let armed = self.timer.take();
-            let mut timer = armed.unwrap_or_else(|| Box::pin(sleep_until(self.last_event + interval)));
-            if timer.as_mut().poll(cx).is_pending() {
-                self.timer = Some(timer);
-                return Poll::Pending;
+        if self.timer.is_none() {
+            let limits = self.shared.keep_alive().into_iter().chain(self.shared.patience().shortest());
+            let Some(interval) = limits.min() else { return Poll::Pending };
+            self.timer = Some(Aside::new(sleep_until(self.last_event + interval)));
+        }
+        while let Some(timer) = &mut self.timer {
+            ready!(Pin::new(timer).poll(cx));
+            let (now, keep_alive, patience) =
+                (Instant::now(), self.shared.keep_alive(), self.shared.patience());
+            let next = now + self.until_due(now, keep_alive, &patience).max(TICK_MIN);
+            if let Some(timer) = &mut self.timer {
+                timer.change(|sleep| sleep.reset(next));
             }
-            let now = Instant::now();
-            timer.as_mut().reset(now + self.until_due(now, keep_alive, &patience).max(TICK_MIN));
-            self.timer = Some(timer);
             if let Some(step) = self.leave_quiet(now, &patience, &mut *sink) {
                 return Poll::Ready(step);
             }
@@ -227,6 +228,7 @@ impl Generation {
                 return Poll::Ready(Some(Step::Quiet));
             }
         }
+        Poll::Pending
     }
 
     /// Time until there may be something to do.
