@@ -1,12 +1,15 @@
 //! Responses and the one response body type.
 
 use crate::stream::EventStream;
+use dynamo_runtime::sync::lock;
 use dynamo_types::{Class, Error};
 use hyper::body::{Bytes, Frame, SizeHint};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -21,11 +24,16 @@ const RETRY_AFTER_DEFAULT_S: u32 = 1;
 /// Longest list of ignored field names in a header.
 const IGNORED_FIELDS_MAX_BYTES: usize = 1024;
 
+/// A whole body is handed out in pieces of this size: what the connection puts together for one write, and keeps room for.
+const PIECE_BYTES: usize = 16 * 1024;
+
 /// What a response carries.
 pub(crate) struct Body {
     content: Content,
     /// Counts as running until the last byte has been written, or the client has left.
     running: Option<TaskTrackerToken>,
+    /// Where `running` goes with the last byte.
+    unwritten: Option<Arc<Unwritten>>,
 }
 
 enum Content {
@@ -38,23 +46,39 @@ impl Body {
     pub(crate) fn hold(&mut self, running: TaskTrackerToken) {
         self.running = Some(running);
     }
+
+    /// Goes out over a connection that knows what of it is not written.
+    pub(crate) fn go_over(&mut self, unwritten: Arc<Unwritten>) {
+        self.unwritten = Some(unwritten);
+    }
+}
+
+/// Answers whose last bytes the connection has taken and the client's socket has not.
+#[derive(Default)]
+pub(crate) struct Unwritten {
+    /// At most one for each answer between two flushes.
+    answers: Mutex<Vec<TaskTrackerToken>>,
+    /// Is there any? Flushes are many and answers few.
+    any: AtomicBool,
+}
+
+impl Unwritten {
+    fn add(&self, answer: TaskTrackerToken) {
+        lock(&self.answers).push(answer);
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Everything that the connection had is written.
+    pub(crate) fn flushed(&self) {
+        if self.any.swap(false, Ordering::AcqRel) {
+            lock(&self.answers).clear();
+        }
+    }
 }
 
 impl From<Content> for Body {
     fn from(content: Content) -> Self {
-        Self { content, running: None }
-    }
-}
-
-/// The last bytes of a body. The connection lets go of them when they are written.
-struct Last {
-    bytes: Bytes,
-    _running: TaskTrackerToken,
-}
-
-impl AsRef<[u8]> for Last {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
+        Self { content, running: None, unwritten: None }
     }
 }
 
@@ -66,18 +90,17 @@ impl hyper::body::Body for Body {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Self { content, running } = self.get_mut();
+        let Self { content, running, unwritten } = self.get_mut();
         let bytes = match content {
-            Content::Full(bytes) => bytes.take(),
+            Content::Full(bytes) => piece(bytes),
             Content::Events(stream) => ready!(stream.poll_bytes(cx)),
         };
-        let bytes = match (bytes, content.is_over()) {
-            (Some(bytes), true) => match running.take() {
-                Some(_running) => Some(Bytes::from_owner(Last { bytes, _running })),
-                None => Some(bytes),
-            },
-            (bytes, _) => bytes,
-        };
+        if bytes.is_some()
+            && content.is_over()
+            && let (Some(running), Some(unwritten)) = (running.take(), &*unwritten)
+        {
+            unwritten.add(running);
+        }
         Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))))
     }
 
@@ -92,6 +115,14 @@ impl hyper::body::Body for Body {
             }
             Content::Events(_) => SizeHint::default(),
         }
+    }
+}
+
+/// Takes the next piece.
+fn piece(bytes: &mut Option<Bytes>) -> Option<Bytes> {
+    match bytes {
+        Some(rest) if rest.len() > PIECE_BYTES => Some(rest.split_to(PIECE_BYTES)),
+        _ => bytes.take(),
     }
 }
 
@@ -165,6 +196,9 @@ pub(crate) fn set_ignored_fields(response: &mut Response<Body>, names: &[String]
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hyper::body::Body as _;
+    use std::task::Waker;
+    use tokio_util::task::TaskTracker;
 
     fn shape(error: &Error) -> Vec<u8> {
         error.message().as_bytes().to_vec()
@@ -186,6 +220,31 @@ mod tests {
         let response = failure(&Error::client(Class::NotImplemented, "x"), 529, shape);
         assert!(response.headers().get(RETRY_AFTER).is_none());
         assert_eq!(response.headers()[SHOULD_RETRY], "false");
+    }
+
+    #[test]
+    fn an_answer_runs_until_its_last_piece_is_flushed() {
+        let content: Vec<u8> = (0..PIECE_BYTES * 2 + 5).map(|at| at as u8).collect();
+        let mut body = json(StatusCode::OK, content.clone()).into_body();
+        let (tracker, unwritten) = (TaskTracker::new(), Arc::new(Unwritten::default()));
+        body.hold(tracker.token());
+        body.go_over(Arc::clone(&unwritten));
+        let mut seen = Vec::new();
+        let mut next = |body: &mut Body| {
+            let frame = Pin::new(body).poll_frame(&mut Context::from_waker(Waker::noop()));
+            let Poll::Ready(frame) = frame else { panic!("it waits") };
+            frame.map(|frame| seen.extend_from_slice(&frame.unwrap().into_data().unwrap()))
+        };
+        while next(&mut body).is_some() {
+            if !body.is_end_stream() {
+                unwritten.flushed();
+            }
+        }
+        assert_eq!(seen, content);
+        drop(body);
+        assert_eq!(tracker.len(), 1, "the last piece is not written");
+        unwritten.flushed();
+        assert!(tracker.is_empty());
     }
 
     #[test]

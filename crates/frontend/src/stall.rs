@@ -3,8 +3,10 @@
 //! Such a peer costs the engine nothing, but its connection, its request and the load booked for it would stay for as
 //! long as it pleases.
 
+use crate::http::Unwritten;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -22,16 +24,23 @@ pub(crate) struct Stall<S> {
     /// For a socket that holds back what was written to it.
     counter: Option<TaskTracker>,
     unflushed: Option<TaskTrackerToken>,
+    /// Told of every flush.
+    unwritten: Option<Arc<Unwritten>>,
 }
 
 impl<S> Stall<S> {
     pub(crate) fn new(inner: S, timeout: Duration) -> Self {
-        Self { inner, timeout, timer: None, stalled: false, counter: None, unflushed: None }
+        Self { inner, timeout, timer: None, stalled: false, counter: None, unflushed: None, unwritten: None }
     }
 
     /// Counts as running from a write until all is flushed.
     pub(crate) fn counted(self, counter: TaskTracker) -> Self {
         Self { counter: Some(counter), ..self }
+    }
+
+    /// Tells when everything that came here is written.
+    pub(crate) fn telling(self, unwritten: Arc<Unwritten>) -> Self {
+        Self { unwritten: Some(unwritten), ..self }
     }
 
     fn wrote<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -95,6 +104,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stall<S> {
         let flushed = Pin::new(&mut self.inner).poll_flush(cx);
         if flushed.is_ready() {
             self.unflushed = None;
+            if let Some(unwritten) = &self.unwritten {
+                unwritten.flushed();
+            }
         }
         self.check(cx, flushed)
     }
