@@ -4,6 +4,9 @@ use crate::{Detokenizer, StopCause, StopMatcher, TextDelta, TextLogprob, Tokeniz
 use dynamo_types::{Delta, FinishReason, TokenLogprob};
 use std::sync::Arc;
 
+/// What a token's text takes, mostly: it is given room at once.
+const TOKEN_BYTES: usize = 8;
+
 /// How an answer is to be shown.
 #[derive(Clone, Debug)]
 pub struct DecoderOptions {
@@ -99,6 +102,7 @@ impl Decoder {
         out.embedding = delta.embedding;
         out.prompt_logprobs = self.prompt_logprobs(delta.prompt_logprobs);
         let tokens = delta.tokens;
+        out.text = String::with_capacity(tokens.len() * TOKEN_BYTES);
         let mut logprobs = delta.logprobs.into_iter();
         let mut taken = 0;
         while let Some(&token) = tokens.get(taken) {
