@@ -235,17 +235,45 @@ fn template(fields: &Map<String, Json>) -> Option<String> {
     named.get("template")?.as_str().map(str::to_owned)
 }
 
+/// What a `tokenizer.json` says besides the vocabulary and its merges, which are nearly all of it: some megabytes that would
+/// become many more, and most of them would stay with the process.
+#[derive(Deserialize)]
+struct TokenizerJson {
+    #[serde(default)]
+    added_tokens: Json,
+    #[serde(default)]
+    post_processor: Json,
+}
+
+impl TokenizerJson {
+    fn added_id(&self, text: &str) -> Option<u32> {
+        let entry = |entry: &&Json| entry.get("content").and_then(Json::as_str) == Some(text);
+        as_id(self.added_tokens.as_array()?.iter().find(entry)?.get("id")?)
+    }
+}
+
+/// The id of a special token that is an ordinary entry of the vocabulary, which is rare.
+fn vocabulary_id(tokenizer_json: &str, text: &str) -> Option<u32> {
+    #[derive(Deserialize)]
+    struct Whole {
+        model: Model,
+    }
+    #[derive(Deserialize)]
+    struct Model {
+        vocab: Json,
+    }
+    as_id(serde_json::from_str::<Whole>(tokenizer_json).ok()?.model.vocab.get(text)?)
+}
+
+fn as_id(id: &Json) -> Option<u32> {
+    id.as_u64().and_then(|id| u32::try_from(id).ok())
+}
+
 fn describe(path: &Path, raw: &ConfigJson) -> Result<Description, Error> {
     let tokenizer_path = path.join("tokenizer.json");
     let tokenizer_json = required_text(&tokenizer_path)?;
-    let tokenizer: Json = parse_json(&tokenizer_path, &tokenizer_json)?;
-    let added = tokenizer.get("added_tokens").and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
-    let id_of = |text: &str| {
-        let entry = added.iter().find(|entry| entry.get("content").and_then(Json::as_str) == Some(text));
-        let id =
-            entry.and_then(|entry| entry.get("id")).or_else(|| tokenizer.pointer("/model/vocab")?.get(text));
-        id.and_then(Json::as_u64).and_then(|id| u32::try_from(id).ok())
-    };
+    let tokenizer: TokenizerJson = parse_json(&tokenizer_path, &tokenizer_json)?;
+    let id_of = |text: &str| tokenizer.added_id(text).or_else(|| vocabulary_id(&tokenizer_json, text));
     let config_path = path.join("tokenizer_config.json");
     let fields: Map<String, Json> = match text_file(&config_path)? {
         Some(text) => parse_json(&config_path, &text)?,
@@ -265,7 +293,7 @@ fn describe(path: &Path, raw: &ConfigJson) -> Result<Description, Error> {
     // Files of larger siblings are copied around: an id that the model cannot sample ends nothing.
     eos.retain(|id| (*id as usize) < raw.vocab_size && seen.insert(*id));
     let add_bos = fields.get("add_bos_token").and_then(Json::as_bool).unwrap_or_else(|| {
-        let processor = tokenizer.get("post_processor").map(Json::to_string).unwrap_or_default();
+        let processor = tokenizer.post_processor.to_string();
         bos_text.as_ref().is_some_and(|text| processor.contains(text.as_str()))
     });
     let chat_template = match text_file(&path.join("chat_template.jinja"))? {
@@ -441,6 +469,22 @@ mod tests {
         let rows: Vec<u8> = (0..16).collect();
         let permuted = neighbouring_pairs(&rows, 16, 8);
         assert_eq!(permuted, [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15]);
+    }
+
+    #[test]
+    fn special_tokens_are_found_among_the_added_ones_or_in_the_vocabulary() {
+        let json = r#"{"added_tokens": [{"id": 7, "content": "<s>"}, {"content": "odd"}], "post_processor": null,
+            "model": {"type": "BPE", "vocab": {"a": 0, "</s>": 3, "<s>": 9, "big": 99999999999}, "merges": []}}"#;
+        let tokenizer: TokenizerJson = parse_json(Path::new("x"), json).unwrap();
+        assert_eq!(["<s>", "</s>", "odd"].map(|text| tokenizer.added_id(text)), [Some(7), None, None]);
+        assert_eq!(
+            ["</s>", "<s>", "big", "b"].map(|text| vocabulary_id(json, text)),
+            [Some(3), Some(9), None, None]
+        );
+        for bare in ["{}", r#"{"added_tokens": 5}"#] {
+            let tokenizer: TokenizerJson = parse_json(Path::new("x"), bare).unwrap();
+            assert_eq!((tokenizer.added_id("<s>"), vocabulary_id(bare, "<s>")), (None, None));
+        }
     }
 
     #[test]

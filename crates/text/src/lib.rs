@@ -17,4 +17,4 @@ pub use detokenizer::Detokenizer;
 pub use stop::StopMatcher;
 pub use template::{RenderInput, Template};
 pub use text_delta::{StopCause, TextDelta, TextLogprob, TopLogprob};
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{TokenTable, Tokenizer};

@@ -6,7 +6,7 @@ use crate::engine::{Engine, draining, refuse};
 use dynamo_mocker::{MockCore, SequenceId, Vocabulary};
 use dynamo_model_files::describe;
 use dynamo_runtime::sync::lock;
-use dynamo_text::Tokenizer;
+use dynamo_text::TokenTable;
 use dynamo_types::{BlockContract, DeltaSink, Error, Load, ModelCard, Request, StepObserver, Task};
 use std::collections::BTreeMap;
 use std::io;
@@ -70,8 +70,7 @@ impl Described {
     pub fn open(path: &Path, served_name: Option<&str>) -> Result<Self, Error> {
         let files = describe(path).map_err(|error| Error::engine(error.to_string()))?;
         let card = file_card(&files, served_name);
-        let tokenizer = Tokenizer::from_spec(&card.tokenizer)?;
-        let (first, len) = plain_words(&tokenizer, card.vocab_size);
+        let (first, len) = plain_words(&TokenTable::from_spec(&card.tokenizer)?, card.vocab_size);
         let vocabulary = Vocabulary { first, len, eos: card.special.eos.clone(), ..Vocabulary::default() };
         Ok(Self { card, vocabulary })
     }
@@ -86,10 +85,10 @@ impl Described {
 
 /// The longest run of ids, as first and length, that are whole characters and no markers: what is said in them shows up
 /// token by token.
-fn plain_words(tokenizer: &Tokenizer, vocab_size: u32) -> (u32, u32) {
+fn plain_words(table: &TokenTable, vocab_size: u32) -> (u32, u32) {
     let is_plain = |id: u32| {
-        let bytes = tokenizer.token_bytes(id);
-        !bytes.is_empty() && !tokenizer.is_special(id) && std::str::from_utf8(bytes).is_ok()
+        let bytes = table.bytes(id);
+        !bytes.is_empty() && !table.is_special(id) && std::str::from_utf8(bytes).is_ok()
     };
     let (mut best, mut run) = ((0, 1), (0, 0));
     for id in 0..vocab_size {
@@ -210,7 +209,7 @@ mod tests {
         // The plain bytes are a run of 128; behind half a character follows a longer one.
         let half = std::iter::once(vec![0xC3]);
         let pieces = half.chain((0..129).map(|number| format!(" w{number}").into_bytes())).collect();
-        let tokenizer = Tokenizer::from_spec(&TokenizerSpec::Bytes { pieces }).unwrap();
-        assert_eq!(plain_words(&tokenizer, 386), (257, 129));
+        let table = TokenTable::from_spec(&TokenizerSpec::Bytes { pieces }).unwrap();
+        assert_eq!(plain_words(&table, 386), (257, 129));
     }
 }

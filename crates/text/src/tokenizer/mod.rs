@@ -5,7 +5,10 @@ mod description;
 mod encoder;
 mod merges;
 mod repeats;
+mod table;
 mod words;
+
+pub use table::TokenTable;
 
 use bytes::{ByteTable, byte_level_bytes};
 use description::Description;

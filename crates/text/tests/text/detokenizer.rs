@@ -1,7 +1,8 @@
 //! Incremental detokenization against decoding at once, and against the `tokenizers` crate's own decoder.
 
 use crate::support::{any_text, byte_fallback_json, byte_level_json, bytes, hugging_face};
-use dynamo_text::{Detokenizer, Tokenizer};
+use dynamo_text::{Detokenizer, TokenTable, Tokenizer};
+use dynamo_types::TokenizerSpec;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use std::sync::{Arc, LazyLock};
@@ -128,4 +129,23 @@ proptest! {
         prop_assert_eq!(chunks(&FALLBACK_OURS, &tokens, true).concat(), expected.as_str());
         prop_assert_eq!(FALLBACK_OURS.decode(&tokens, true), expected);
     }
+}
+
+/// The table alone says what the whole tokenizer says, of every shape.
+#[test]
+fn a_table_is_the_tokenizers_own() {
+    let json = |json: String| TokenizerSpec::HuggingFace { json: json.into() };
+    for spec in [
+        TokenizerSpec::Bytes { pieces: vec![b"ab".to_vec(), vec![0xff]] },
+        json(byte_level_json(None, None)),
+        json(byte_fallback_json()),
+    ] {
+        let (table, whole) = (TokenTable::from_spec(&spec).unwrap(), Tokenizer::from_spec(&spec).unwrap());
+        for id in 0..whole.vocab_size() as u32 + 2 {
+            assert_eq!(table.bytes(id), whole.token_bytes(id), "{id}");
+            assert_eq!(table.is_special(id), whole.is_special(id), "{id}");
+        }
+    }
+    let broken = TokenTable::from_spec(&json("{".into())).unwrap_err();
+    assert!(broken.detail().unwrap().starts_with("tokenizer.json"), "{broken:?}");
 }
