@@ -88,7 +88,7 @@ impl Error {
         Self::Unreachable(format!("no sign of life for {} ms", limit.as_millis()))
     }
 
-    fn decode(found: String) -> Self {
+    fn decode(found: &str) -> Self {
         Self::Refused(format!("it is no NATS server: {found}"))
     }
 

@@ -120,14 +120,14 @@ async fn connect(options: &Options, address: &str) -> Result<Connected, Error> {
     let (read, write) = socket.into_split();
     let mut streams: Streams = (Box::new(read), Box::new(write));
     let Operation::Info(info) = next(&mut streams, &mut buffer).await? else {
-        return Err(Error::decode("no greeting".to_owned()));
+        return Err(Error::decode("no greeting"));
     };
     if info.tls_required {
         return Err(Error::Refused("it wants TLS, which is not supported".to_owned()));
     }
     let mut hello = b"CONNECT ".to_vec();
     let connect = introduce(&options.login, &info)?;
-    serde_json::to_writer(&mut hello, &connect).map_err(|error| Error::decode(error.to_string()))?;
+    serde_json::to_writer(&mut hello, &connect).map_err(|error| Error::decode(&error.to_string()))?;
     hello.extend_from_slice(b"\r\nPING\r\n");
     send(&mut streams.1, &hello, options.connect_timeout).await?;
     loop {
@@ -166,7 +166,7 @@ fn introduce(login: &Login, info: &Info) -> Result<Connect, Error> {
 /// The next operation before the session begins.
 async fn next(streams: &mut Streams, buffer: &mut BytesMut) -> Result<Operation, Error> {
     loop {
-        if let Some(operation) = protocol::take(buffer).map_err(Error::decode)? {
+        if let Some(operation) = protocol::take(buffer).map_err(|found| Error::decode(&found))? {
             return Ok(operation);
         }
         let count =

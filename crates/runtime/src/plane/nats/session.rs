@@ -204,7 +204,7 @@ impl Session {
         times: Times,
     ) -> Result<(), Error> {
         loop {
-            while let Some(operation) = protocol::take(&mut buffer).map_err(Error::decode)? {
+            while let Some(operation) = protocol::take(&mut buffer).map_err(|found| Error::decode(&found))? {
                 self.obey(operation)?;
             }
             buffer.reserve(READ_BYTES);
