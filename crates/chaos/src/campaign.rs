@@ -9,7 +9,7 @@ use crate::log::{Law, Log};
 use crate::member::{Member, Store};
 use crate::network::{Kind, Link};
 use crate::options::Options;
-use crate::schedule::{self, Fleet, Step};
+use crate::schedule::{self, Fleet, Group, Step};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,8 +21,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
 /// A stream that has not ended by then hangs: the longest takes some seconds, the longest trouble some more, and each move
-/// some again.
-const STREAM_LIMIT: Duration = Duration::from_secs(120);
+/// some again; all of it many times as long on a machine that does a lot else.
+const STREAM_LIMIT: Duration = Duration::from_secs(240);
 
 /// For the fleet to be found, and for the books to balance.
 const SETTLE_LIMIT: Duration = Duration::from_secs(90);
@@ -31,6 +31,9 @@ const PAGE_LIMIT: Duration = Duration::from_secs(20);
 
 /// Clients at once; more would only wait for the processors.
 const CLIENTS_AT_ONCE: usize = 160;
+
+/// Of them those that ask a real model. What is asked for faster than it is answered would only measure the machine.
+const OF_A_MODEL_AT_ONCE: usize = 6;
 
 /// Frontends a client tries that are about to end, before it is told so.
 const DOORS_TRIED: usize = 200;
@@ -176,7 +179,7 @@ impl Campaign {
     }
 
     async fn ask_all(self: &Arc<Self>) -> Vec<Answer> {
-        const AT_ONCE: usize = 8;
+        const AT_ONCE: usize = 6;
         let permits = Arc::new(Semaphore::new(AT_ONCE));
         let mut tasks = JoinSet::new();
         for number in 0..self.cases.len() {
@@ -227,6 +230,7 @@ impl Campaign {
         expected: &Arc<Vec<Answer>>,
     ) -> Tally {
         let permits = Arc::new(Semaphore::new(CLIENTS_AT_ONCE));
+        let of_a_model = Arc::new(Semaphore::new(OF_A_MODEL_AT_ONCE));
         let mut tasks = JoinSet::new();
         let mut tally = Tally::default();
         let mut told = Instant::now();
@@ -234,7 +238,13 @@ impl Campaign {
             sleep_until(begun + visit.at).await;
             let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { break };
             let (campaign, expected) = (Arc::clone(self), Arc::clone(expected));
+            let waits =
+                (self.cases[visit.case].group == Group::ModelWorkers).then(|| Arc::clone(&of_a_model));
             tasks.spawn(async move {
+                let _turn = match &waits {
+                    Some(turns) => turns.acquire().await.ok(),
+                    None => None,
+                };
                 let seen = campaign.visit(number, &visit, &expected).await;
                 drop(permit);
                 seen

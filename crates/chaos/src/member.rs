@@ -19,8 +19,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 /// A start on a machine that does a lot else.
 const START_LIMIT: Duration = Duration::from_secs(90);
 
+/// A drain that takes longer ends answers, by the rules. On a machine that does a lot else it may take that long.
+const DRAIN_LIMIT: Duration = Duration::from_secs(200);
+
 /// Longer than a drain may take.
-const STOP_LIMIT: Duration = Duration::from_secs(60);
+const STOP_LIMIT: Duration = Duration::from_secs(240);
 
 const POLL: Duration = Duration::from_millis(25);
 
@@ -325,7 +328,7 @@ impl Member {
 /// What a process of this group is told.
 fn flags(group: Group, options: &Options, link: Option<&Link>) -> Vec<String> {
     let words: &[&str] = match group {
-        Group::Frontends => &["frontend", "--port", "0"],
+        Group::Frontends => &["frontend", "--port", "0", "--set"],
         _ => &["worker", "--workers", "1"],
     };
     let mut flags: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
@@ -337,7 +340,8 @@ fn flags(group: Group, options: &Options, link: Option<&Link>) -> Vec<String> {
             flags.extend(options.model());
             flags.extend(["--served-model-name", REAL_MODEL, "--threads", "1"].map(str::to_owned));
         }
-        Group::Frontends | Group::Stores => {}
+        Group::Frontends => flags.push(format!("frontend.drain_deadline_ms={}", DRAIN_LIMIT.as_millis())),
+        Group::Stores => {}
     }
     if let Some(link) = link {
         let (inner, outer) = (link.inner(), link.outer());
