@@ -14,6 +14,8 @@ pub mod logging;
 pub mod mailbox;
 pub mod metrics;
 pub mod plane;
+#[cfg(test)]
+mod python;
 pub mod shutdown;
 pub mod sync;
 pub mod system;

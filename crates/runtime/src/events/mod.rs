@@ -6,6 +6,7 @@
 
 mod local;
 mod mirror;
+pub mod zmq;
 
 pub use local::{Local, Options, Subscription};
 pub use mirror::Mirror;
