@@ -108,9 +108,9 @@ struct Url {
 
 impl Url {
     fn parse(text: &str) -> Result<Self, String> {
-        // A URL may hold a password, which is not for logs.
-        let shown = text.rsplit('@').next().unwrap_or(text);
         let (scheme, rest) = text.split_once("://").unwrap_or(("nats", text));
+        // A URL may hold a password, which is not for logs.
+        let shown = rest.rsplit('@').next().unwrap_or(rest);
         match scheme {
             "nats" => {}
             "tls" => return Err(format!("nats.url: TLS is not supported yet, found tls://{shown}")),
