@@ -97,6 +97,8 @@ class Fleet:
         self.processes = []
         self.store = directory / "store"
         self.nats = Nats(directory)
+
+    def begin(self):
         self.frontend = self.start("frontend", "--port", "0", *SILENCE, DYN_REQUEST_PLANE="nats")
         assert eventually(lambda: LISTENING.search(self.frontend.output), LIMIT_S), self.frontend.output
         self.url = LISTENING.search(self.frontend.output).group(1)
@@ -180,8 +182,11 @@ class Stream:
 @pytest.fixture
 def fleet(tmp_path):
     fleet = Fleet(tmp_path)
-    yield fleet
-    fleet.end()
+    try:
+        fleet.begin()
+        yield fleet
+    finally:
+        fleet.end()
 
 
 def test_what_becomes_of_workers_and_of_nats(fleet):
