@@ -242,7 +242,7 @@ impl View {
                 tracing::warn!(worker = %id, model = %model.name(), %fault, "worker not ready");
             }
             None if was.is_some() => {
-                tracing::info!(worker = %id, model = %model.name(), "worker ready again")
+                tracing::info!(worker = %id, model = %model.name(), "worker ready again");
             }
             _ => {}
         }
