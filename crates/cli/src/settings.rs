@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 mod etcd;
+mod zmq;
 
 /// Everything that can be set about `dynamo serve`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -154,6 +155,8 @@ pub(crate) struct WorkerSettings {
     pub(crate) mock_speedup_ratio: f64,
     pub(crate) tool_parser: Option<String>,
     pub(crate) reasoning_parser: Option<String>,
+    pub(crate) zmq_events_endpoint: Option<String>,
+    pub(crate) zmq_replay_endpoint: Option<String>,
 }
 
 impl Default for Settings {
@@ -192,6 +195,8 @@ impl Default for WorkerSettings {
             mock_speedup_ratio: 1.0,
             tool_parser: None,
             reasoning_parser: None,
+            zmq_events_endpoint: None,
+            zmq_replay_endpoint: None,
         }
     }
 }
@@ -209,6 +214,7 @@ impl Settings {
         }
         self.request_plane.check()?;
         self.discovery.check()?;
+        self.worker.check_zmq(self.workers)?;
         if self.engine == Engine::Scripted && self.script.is_none() {
             return Err("script: --engine scripted needs --script FILE, found none".into());
         }
@@ -269,6 +275,7 @@ pub(crate) fn schema() -> Schema {
         .chain(selection_keys())
         .chain(trace_keys())
         .chain(worker_keys())
+        .chain(zmq::keys())
         .chain(fleet_keys())
         .chain(etcd::keys());
     Schema::new(keys).other_env(&["DYN_LOG"])

@@ -110,7 +110,10 @@ impl Mock {
         observer: Arc<dyn StepObserver>,
     ) -> io::Result<Self> {
         let embedding_size = options.embedding_size.max(1);
-        let core = MockCore::new(options);
+        let mut core = MockCore::new(options);
+        if observer.wants_tokens() {
+            core.keep_tokens();
+        }
         let limits = core.limits();
         card.context_length = limits.context_length;
         card.blocks = BlockContract::xxh3(limits.block_size);

@@ -1,11 +1,12 @@
 //! From an engine's steps to the event plane.
 
 use crate::metrics::Series;
-use dynamo_runtime::events::EventPlane;
+use dynamo_runtime::events::{EventPlane, zmq};
 use dynamo_runtime::plane::InProcess;
 use dynamo_runtime::sync::lock;
 use dynamo_types::{KvEventBatch, StepObserver, StepReport, WorkerRank};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Numbers and publishes what the steps of one rank change. Dropping it retires the source.
 pub(crate) struct Publisher {
@@ -13,6 +14,8 @@ pub(crate) struct Publisher {
     events: Arc<dyn EventPlane>,
     source: WorkerRank,
     epoch: u64,
+    /// For routers of others.
+    zmq: Option<Arc<zmq::Publisher>>,
     /// Of the next batch. Held while publishing, so that batches go out in their order.
     sequence: Mutex<u64>,
     /// Known once the engine has said which model it serves.
@@ -21,7 +24,14 @@ pub(crate) struct Publisher {
 
 impl Publisher {
     pub(crate) fn new(plane: InProcess, events: Arc<dyn EventPlane>, source: WorkerRank, epoch: u64) -> Self {
-        Self { plane, events, source, epoch, sequence: Mutex::new(0), series: OnceLock::new() }
+        let (sequence, series) = (Mutex::new(0), OnceLock::new());
+        Self { plane, events, source, epoch, zmq: None, sequence, series }
+    }
+
+    /// Says the same over ZMQ.
+    pub(crate) fn and_over(mut self, zmq: Option<Arc<zmq::Publisher>>) -> Self {
+        self.zmq = zmq;
+        self
     }
 
     /// Counts into `series` from now on.
@@ -39,6 +49,10 @@ impl StepObserver for Publisher {
         }
         if !report.events.is_empty() {
             let mut sequence = lock(&self.sequence);
+            if let Some(zmq) = &self.zmq {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                zmq.publish(&report.events, &report.stored_tokens, now.as_secs_f64());
+            }
             self.events.publish_kv(KvEventBatch {
                 source: self.source,
                 epoch: self.epoch,
@@ -48,6 +62,10 @@ impl StepObserver for Publisher {
             *sequence += 1;
         }
         self.events.publish_load(self.source, report.load);
+    }
+
+    fn wants_tokens(&self) -> bool {
+        self.zmq.is_some()
     }
 }
 

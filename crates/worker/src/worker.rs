@@ -5,7 +5,7 @@ use crate::metrics::{MeteredSink, Metrics, Series};
 use crate::publisher::Publisher;
 use crate::traced::Traced;
 use dynamo_runtime::discovery::{self, Discovery, Registration};
-use dynamo_runtime::events::EventPlane;
+use dynamo_runtime::events::{EventPlane, zmq};
 use dynamo_runtime::plane::{Handler, InProcess, ServeGuard};
 use dynamo_runtime::trace::Tracer;
 use dynamo_types::{
@@ -32,6 +32,8 @@ pub struct WorkerOptions {
     pub epoch: u64,
     /// Reported as it is; none: there was nothing to load.
     pub model_load_time_s: Option<f64>,
+    /// Where KV events are published besides the event plane.
+    pub zmq: Option<Arc<zmq::Publisher>>,
 }
 
 impl WorkerOptions {
@@ -45,6 +47,7 @@ impl WorkerOptions {
             transport: Transport::InProcess,
             epoch,
             model_load_time_s: None,
+            zmq: None,
         }
     }
 }
@@ -119,7 +122,8 @@ impl Worker {
         };
         let source = WorkerRank::new(instance.id, 0);
         let events = Arc::clone(&services.events);
-        let publisher = Arc::new(Publisher::new(services.plane.clone(), events, source, options.epoch));
+        let publisher = Publisher::new(services.plane.clone(), events, source, options.epoch);
+        let publisher = Arc::new(publisher.and_over(options.zmq));
         let observer = Arc::clone(&publisher) as Arc<dyn StepObserver>;
         let engine = build(observer).map_err(|error| Error::Engine(error.into()))?;
         let series = services.metrics.series(&instance, &engine.card().name);
