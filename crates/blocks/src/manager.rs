@@ -294,7 +294,7 @@ impl BlockManager {
         let blocks = &self.blocks;
         self.registry.insert(sequence_hash, block.0, |other| blocks[other as usize].hash);
         let stored = StoredBlock { block_hash: sequence_hash, tokens_hash: local_hash };
-        self.events.stored(parent_hash, stored);
+        self.events.stored(parent_hash, stored, tokens);
         Completed::Registered
     }
 
@@ -311,5 +311,15 @@ impl BlockManager {
     /// What changed since the last call, in order. Call it after each step: undrained events pile up.
     pub fn drain_events(&mut self) -> Vec<KvEvent> {
         self.events.drain()
+    }
+
+    /// Keeps the tokens of stored blocks for [`BlockManager::drain_tokens`] from now on.
+    pub fn keep_tokens(&mut self) {
+        self.events.keep_tokens();
+    }
+
+    /// Tokens of the blocks stored since the last call, one block after another. Call it with [`BlockManager::drain_events`].
+    pub fn drain_tokens(&mut self) -> Vec<u32> {
+        self.events.drain_tokens()
     }
 }

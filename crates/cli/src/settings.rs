@@ -13,6 +13,7 @@ mod nats;
 mod plane_tls;
 mod system;
 mod worker_health;
+mod zmq;
 
 pub(crate) use nats::{NatsSettings, RequestTransport};
 pub(crate) use system::SystemSettings;
@@ -184,6 +185,8 @@ pub(crate) struct WorkerSettings {
     pub(crate) health_check_enabled: bool,
     pub(crate) canary_wait_s: u64,
     pub(crate) health_check_timeout_ms: u64,
+    pub(crate) zmq_events_endpoint: Option<String>,
+    pub(crate) zmq_replay_endpoint: Option<String>,
 }
 
 impl Default for Settings {
@@ -229,6 +232,8 @@ impl Default for WorkerSettings {
             health_check_enabled: false,
             canary_wait_s: 10,
             health_check_timeout_ms: 3000,
+            zmq_events_endpoint: None,
+            zmq_replay_endpoint: None,
         }
     }
 }
@@ -249,6 +254,7 @@ impl Settings {
         self.discovery.check()?;
         self.system.check()?;
         self.worker.check_health()?;
+        self.worker.check_zmq(self.workers)?;
         if self.engine == Engine::Scripted && self.script.is_none() {
             return Err("script: --engine scripted needs --script FILE, found none".into());
         }
@@ -309,6 +315,7 @@ pub(crate) fn schema() -> Schema {
         .chain(selection_keys())
         .chain(trace_keys())
         .chain(worker_keys())
+        .chain(zmq::keys())
         .chain(fleet_keys())
         .chain(etcd::keys())
         .chain(plane_tls::keys())

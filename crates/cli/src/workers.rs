@@ -33,6 +33,7 @@ pub(crate) async fn start_workers(settings: &Settings, planes: &Planes) -> Resul
         options.model_load_time_s = source.load_time_s();
         options.limits = settings.worker.limits();
         options.canary = settings.worker.canary();
+        options.zmq = settings.worker.zmq_publisher(number).await?;
         let build = |observer| source.engine(settings, observer);
         let worker = Worker::start(build, options, &services).await.map_err(|error| error.to_string())?;
         workers.push(worker);

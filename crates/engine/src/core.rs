@@ -189,12 +189,18 @@ impl<M: Model> Core<M> {
         }
         StepReport {
             events: self.scheduler.drain_events(),
+            stored_tokens: self.scheduler.drain_tokens(),
             load: self.scheduler.load(),
             prefill_tokens: plan.prefill_tokens() as u32,
             decode_tokens: plan.samples() as u32,
             step_us: u32::try_from(started.elapsed().as_micros()).unwrap_or(u32::MAX),
             preempted: plan.preempted.len() as u32,
         }
+    }
+
+    /// Reports the tokens of stored blocks from now on.
+    pub fn keep_tokens(&mut self) {
+        self.scheduler.keep_tokens();
     }
 
     /// Ends every open request with this error and gives all blocks back.

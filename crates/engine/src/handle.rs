@@ -159,10 +159,13 @@ impl Handle {
     }
 
     fn start<M: Model + 'static>(
-        core: Core<M>,
+        mut core: Core<M>,
         observer: Arc<dyn StepObserver>,
         guides: Option<Guides>,
     ) -> Result<Self, Error> {
+        if observer.wants_tokens() {
+            core.keep_tokens();
+        }
         let limits = core.limits();
         let capacity = (limits.max_num_seqs as usize).saturating_add(limits.max_waiting as usize);
         let state = Mutex::new(State { load: core.load(), idle: true, ..State::default() });

@@ -99,6 +99,11 @@ impl MockCore {
         self.scheduler.clear_cache();
     }
 
+    /// Reports the tokens of stored blocks from now on.
+    pub fn keep_tokens(&mut self) {
+        self.scheduler.keep_tokens();
+    }
+
     pub fn load(&self) -> Load {
         self.scheduler.load()
     }
@@ -212,6 +217,7 @@ impl MockCore {
         self.reported = load;
         let report = report.get_or_insert_default();
         report.events = events;
+        report.stored_tokens = self.scheduler.drain_tokens();
         report.load = load;
     }
 }

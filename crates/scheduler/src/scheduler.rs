@@ -187,6 +187,16 @@ impl Scheduler {
         self.manager.drain_events()
     }
 
+    /// Keeps the tokens of stored blocks for [`Scheduler::drain_tokens`] from now on.
+    pub fn keep_tokens(&mut self) {
+        self.manager.keep_tokens();
+    }
+
+    /// Tokens of the blocks that the events of the same call stored, one block after another.
+    pub fn drain_tokens(&mut self) -> Vec<u32> {
+        self.manager.drain_tokens()
+    }
+
     pub(crate) fn block_size(&self) -> usize {
         self.options.block_size as usize
     }

@@ -66,6 +66,8 @@ pub struct Load {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepReport {
     pub events: Vec<KvEvent>,
+    /// Tokens of all blocks that `events` stored, one block after another; empty unless the observer wants them.
+    pub stored_tokens: Vec<u32>,
     pub load: Load,
     /// Rows of the step's flat batch: prompt tokens computed, and tokens sampled.
     pub prefill_tokens: u32,
@@ -79,4 +81,9 @@ pub struct StepReport {
 /// a transport uses it to write one frame per step.
 pub trait StepObserver: Send + Sync {
     fn on_step(&self, report: StepReport);
+
+    /// Are the tokens of stored blocks to be reported? Asked once, before the first step.
+    fn wants_tokens(&self) -> bool {
+        false
+    }
 }

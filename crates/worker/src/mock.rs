@@ -111,7 +111,10 @@ impl Mock {
         let embedding_size = options.embedding_size.max(1);
         let spelling = spelling(&card).map_err(io::Error::other)?;
         card.limits_thinking = spelling.is_some();
-        let core = MockCore::new(options).with_spelling(spelling);
+        let mut core = MockCore::new(options).with_spelling(spelling);
+        if observer.wants_tokens() {
+            core.keep_tokens();
+        }
         let limits = core.limits();
         card.context_length = limits.context_length;
         card.blocks = BlockContract::xxh3(limits.block_size);

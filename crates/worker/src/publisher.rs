@@ -2,11 +2,12 @@
 
 use crate::canary::Pulse;
 use crate::metrics::Series;
-use dynamo_runtime::events::EventPlane;
+use dynamo_runtime::events::{EventPlane, zmq};
 use dynamo_runtime::plane::InProcess;
 use dynamo_runtime::sync::lock;
 use dynamo_types::{KvEventBatch, StepObserver, StepReport, WorkerRank};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Numbers and publishes what the steps of one rank change. Dropping it retires the source.
 pub(crate) struct Publisher {
@@ -14,6 +15,8 @@ pub(crate) struct Publisher {
     events: Arc<dyn EventPlane>,
     source: WorkerRank,
     epoch: u64,
+    /// For routers of others.
+    zmq: Option<Arc<zmq::Publisher>>,
     /// Of the next batch. Held while publishing, so that batches go out in their order.
     sequence: Mutex<u64>,
     /// Known once the engine has said which model it serves.
@@ -29,7 +32,14 @@ impl Publisher {
         epoch: u64,
         pulse: Arc<Pulse>,
     ) -> Self {
-        Self { plane, events, source, epoch, sequence: Mutex::new(0), series: OnceLock::new(), pulse }
+        let (sequence, series) = (Mutex::new(0), OnceLock::new());
+        Self { plane, events, source, epoch, zmq: None, sequence, series, pulse }
+    }
+
+    /// Says the same over ZMQ.
+    pub(crate) fn and_over(mut self, zmq: Option<Arc<zmq::Publisher>>) -> Self {
+        self.zmq = zmq;
+        self
     }
 
     /// Counts into `series` from now on.
@@ -50,6 +60,10 @@ impl StepObserver for Publisher {
         }
         if !report.events.is_empty() {
             let mut sequence = lock(&self.sequence);
+            if let Some(zmq) = &self.zmq {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                zmq.publish(&report.events, &report.stored_tokens, now.as_secs_f64());
+            }
             self.events.publish_kv(KvEventBatch {
                 source: self.source,
                 epoch: self.epoch,
@@ -59,6 +73,10 @@ impl StepObserver for Publisher {
             *sequence += 1;
         }
         self.events.publish_load(self.source, report.load);
+    }
+
+    fn wants_tokens(&self) -> bool {
+        self.zmq.is_some()
     }
 }
 

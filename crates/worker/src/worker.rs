@@ -7,7 +7,7 @@ use crate::metrics::{MeteredSink, Metrics, Series};
 use crate::publisher::Publisher;
 use crate::traced::Traced;
 use dynamo_runtime::discovery::{self, Discovery, Registration};
-use dynamo_runtime::events::EventPlane;
+use dynamo_runtime::events::{EventPlane, zmq};
 use dynamo_runtime::plane::{Handler, InProcess, ServeGuard};
 use dynamo_runtime::trace::Tracer;
 use dynamo_types::{
@@ -39,6 +39,8 @@ pub struct WorkerOptions {
     pub limits: Option<Limits>,
     /// None: its engine is not asked how it does.
     pub canary: Option<canary::Options>,
+    /// Where KV events are published besides the event plane.
+    pub zmq: Option<Arc<zmq::Publisher>>,
 }
 
 impl WorkerOptions {
@@ -54,6 +56,7 @@ impl WorkerOptions {
             model_load_time_s: None,
             limits: None,
             canary: None,
+            zmq: None,
         }
     }
 }
@@ -133,7 +136,7 @@ impl Worker {
         let pulse = Arc::new(Pulse::new());
         let publisher =
             Publisher::new(services.plane.clone(), events, source, options.epoch, Arc::clone(&pulse));
-        let publisher = Arc::new(publisher);
+        let publisher = Arc::new(publisher.and_over(options.zmq));
         let observer = Arc::clone(&publisher) as Arc<dyn StepObserver>;
         let engine = build(observer).map_err(|error| Error::Engine(error.into()))?;
         let series = services.metrics.series(&instance, &engine.card().name);

@@ -101,7 +101,7 @@ async fn what_is_above_the_limits_is_refused_and_may_go_elsewhere() {
     }
     assert_eq!((metric("dynamo_engine_request"), metric("dynamo_request_queue")), (0.0, 0.0));
     drop(worker);
-    assert_eq!(fleet.registry.series_count(), 0);
+    assert_eq!(fleet.series_count(), 0);
 }
 
 /// The next change that discovery tells.
@@ -132,7 +132,7 @@ async fn an_engine_that_does_not_answer_its_canary_is_marked_until_it_does() {
     assert_eq!(worker.in_flight(), 0, "its own questions are no requests");
     drop(worker);
     assert_eq!(watch.next().await, Some(Event::Delete(InstanceId(1))));
-    assert_eq!(fleet.registry.series_count(), 0);
+    assert_eq!(fleet.series_count(), 0);
     assert_eq!(Arc::strong_count(&engine), 1, "nobody holds the engine");
 }
 
