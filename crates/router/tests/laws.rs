@@ -1,6 +1,6 @@
 //! R27, R30, R31, R35, R37 and R38 over random fleets and random histories.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[expect(dead_code, reason = "other tests use the rest of it")]
 mod common;
