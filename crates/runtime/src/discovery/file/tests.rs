@@ -40,9 +40,9 @@ impl Bench for Directory {
     }
 }
 
-fn listing(every: Duration, options: Options) -> Options {
-    let view = super::super::Options { relist: Some(every), ..options.view.clone() };
-    Options { view, ..options }
+fn listing(every: Duration, mut options: Options) -> Options {
+    options.view.relist = Some(every);
+    options
 }
 
 /// A store that goes away and comes back.
