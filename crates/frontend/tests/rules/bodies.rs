@@ -15,7 +15,7 @@ async fn the_memory_of_a_body_is_counted_until_its_prompt_is_tokens() {
     let harness = Harness::with(settings, dynamo_router::Config::default()).await;
     let mut slow = card("slow", &[b"ok"]);
     slow.chat_template = Some(ChatTemplate {
-        source: "{% for i in range(1000) %}{% for j in range(300) %}{% endfor %}{% endfor %}\
+        source: "{% for i in range(1000) %}{% for j in range(100) %}{% endfor %}{% endfor %}\
                  {{ messages[0].content }}"
             .into(),
     });
