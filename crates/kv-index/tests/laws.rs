@@ -1,7 +1,5 @@
 //! R32, R33 and R34 over random publishers and random losses on the way.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use dynamo_kv_index::{Gap, Index};
 use dynamo_types::{InstanceId, KvEvent, KvEventBatch, StorageTier, StoredBlock, WorkerRank, draw};
 use std::collections::{BTreeMap, BTreeSet};
