@@ -5,11 +5,24 @@ XPUB stands for the engines' PUB: it says who has subscribed, so that nothing is
 import json
 import sys
 import threading
+import time
 
 import msgpack
 import zmq
 
 context = zmq.Context()
+
+
+def bind(socket, endpoint):
+    """A socket that was closed leaves its port a little later."""
+    limit = time.monotonic() + 30
+    while True:
+        try:
+            return socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE or time.monotonic() > limit:
+                raise
+            time.sleep(0.01)
 
 
 class Engine:
@@ -23,13 +36,13 @@ class Engine:
         self.publisher = context.socket(zmq.XPUB)
         self.publisher.setsockopt(zmq.LINGER, 0)
         if binds:
-            self.publisher.bind(events)
+            bind(self.publisher, events)
             events = self.publisher.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
         else:
             self.publisher.connect(events)
         self.router = context.socket(zmq.ROUTER)
         self.router.setsockopt(zmq.LINGER, 0)
-        self.router.bind(replay)
+        bind(self.router, replay)
         self.stopping = threading.Event()
         self.answering = threading.Thread(target=self.answer, args=(self.router, self.stopping))
         self.answering.start()
