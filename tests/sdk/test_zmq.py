@@ -22,7 +22,7 @@ def fleet(tmp_path):
     worker = Process("worker", tmp_path / "store", "--engine", "mock", "--workers", "1", *flags)
     try:
         assert eventually(lambda: frontend.url, LIMIT_S), frontend.output
-        ready = lambda: len(http(frontend.url + "/health").json.get("instances", [])) == 1  # noqa: E731
+        ready = lambda: http(frontend.url + "/v1/models").json["data"]  # noqa: E731
         assert eventually(ready, LIMIT_S), worker.output
         (events,) = re.findall(r"events=(tcp://[0-9.:]+)", worker.output)
         subscriber, asker = context.socket(zmq.SUB), context.socket(zmq.DEALER)
