@@ -297,3 +297,6 @@ mod tests {
         assert_eq!(picture.records(now.0).0, [one]);
     }
 }
+
+#[cfg(test)]
+mod laws;
