@@ -29,6 +29,7 @@ mod said;
 mod selection;
 mod shedding;
 mod split;
+mod stages;
 mod strict;
 mod surface;
 mod text;

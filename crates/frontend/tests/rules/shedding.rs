@@ -2,11 +2,11 @@
 
 use crate::client::Client;
 use crate::harness::{ALL_ROUTES, Behaviour, Ending, Harness, all_pieces, ask, card, config, eventually};
-use dynamo_frontend::Config;
+use dynamo_frontend::{Config, SelectionConfig};
 use dynamo_router::Mode;
 use dynamo_runtime::events::EventPlane;
 use dynamo_types::FinishReason::Stop;
-use dynamo_types::{InstanceId, Load, WorkerRank};
+use dynamo_types::{Error, InstanceId, Load, WorkerRank};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -202,4 +202,72 @@ async fn the_api_can_be_switched_off() {
     assert_eq!(harness.get("/openapi.json").await.json()["paths"].get(PATH), None);
     assert_eq!(harness.get(PATH).await.status, 404);
     assert_eq!(harness.post(PATH, &json!({"model": "m"})).await.status, 404);
+}
+
+/// Queues that are full are passed over as long as another has room, and then refuse with the same words; in every mode.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn full_queues_of_engines_are_tried_elsewhere_and_then_refused_in_every_mode() {
+    for mode in Mode::ALL {
+        let router = dynamo_router::Config { mode, ..Default::default() };
+        let harness = Harness::with(config(), router).await;
+        let full: Behaviour =
+            Arc::new(|_| Err(Error::overloaded("the engine's queue is full").with_retry_after_s(2)));
+        let mut workers = vec![harness.worker(1, card("m", &[b"ok"]), full.clone()).await];
+        for (route, stream) in ALL_ROUTES {
+            let reply = harness.post(route, &ask(route, stream, "x", json!({}))).await;
+            assert_eq!(reply.status, 529, "{mode} {route}: {}", reply.text());
+            assert!(reply.header("retry-after").is_some(), "{mode} {route}");
+        }
+        workers.push(harness.worker(2, card("m", &[b"ok"]), full).await);
+        let roomy = harness.worker(3, card("m", &[b"ok"]), all_pieces(1, Ending::Finish(Stop))).await;
+        for (route, stream) in ALL_ROUTES {
+            let reply = harness.post(route, &ask(route, stream, "x", json!({}))).await;
+            assert_eq!(reply.status, 200, "{mode} {route}: {}", reply.text());
+        }
+        assert_eq!(roomy.requests().len(), ALL_ROUTES.len(), "{mode}");
+        // A full queue is no fault of its worker.
+        let suspended = harness.get("/status.json").await.json();
+        let suspended =
+            suspended["workers"].as_array().unwrap().iter().filter(|worker| worker["suspended"] == true);
+        assert_eq!(suspended.count(), 0, "{mode}");
+        harness.balanced().await;
+    }
+}
+
+/// The router as a service sheds as the frontend does, in every mode.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_selection_service_sheds_in_every_mode() {
+    for mode in Mode::ALL {
+        let router =
+            dynamo_router::Config { mode, active_prefill_tokens_threshold: Some(100), ..Default::default() };
+        let selection = SelectionConfig { port: 0, ..SelectionConfig::default() };
+        let harness = Harness::router(config(), selection, router).await;
+        let mut workers = Vec::new();
+        for id in 1..=2 {
+            workers.push(harness.worker(id, card("m", &[b"ok"]), all_pieces(1, Ending::Finish(Stop))).await);
+        }
+        let call = |number: u32| {
+            let tokens: Vec<u32> = (0..160).map(|at| (number * 50 + at) % 256).collect();
+            json!({"model_name": "m", "token_ids": tokens, "request_id": format!("r{number}")})
+        };
+        let mut chosen = Vec::new();
+        for number in 0..2 {
+            let reply = harness.post("/select_and_reserve", &call(number)).await;
+            assert!((200..300).contains(&reply.status), "{mode}: {}", reply.text());
+            chosen.push(reply.json()["worker_id"].as_u64().unwrap());
+        }
+        chosen.sort_unstable();
+        assert_eq!(chosen, [1, 2], "{mode}: a busy worker is passed over");
+        for path in ["/select", "/select_and_reserve"] {
+            let reply = harness.post(path, &call(3)).await;
+            assert_eq!(
+                (reply.status, reply.header("retry-after").is_some()),
+                (529, true),
+                "{mode} {path}: {}",
+                reply.text()
+            );
+        }
+        assert!(harness.metric("dynamo_frontend_router_admission_rejected_total", &[]).await >= 2.0);
+        drop(workers);
+    }
 }
