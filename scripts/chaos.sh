@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Kills, stops, restarts and cuts off the processes of a fleet while clients read from it, and holds what they read
-# against the undisturbed answers. Five minutes unless told otherwise, e.g. --minutes 60 --streams 30000 --seed 7.
+# against the undisturbed answers. Four minutes unless told otherwise, e.g. --minutes 60 --streams 30000 --seed 7.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh

@@ -44,7 +44,7 @@ stage() {
 stage lint scripts/lint.sh
 stage cargo cargo test "${SELECTION[@]}" --no-fail-fast
 stage sdk scripts/sdk-tests.sh
-# Short; the five minutes of `scripts/chaos.sh` are for whoever changes what it breaks.
+# Short; the four minutes of `scripts/chaos.sh` are for whoever changes what it breaks.
 stage chaos scripts/chaos.sh --minutes 2 --streams 800
 
 printf '\n'
