@@ -185,14 +185,17 @@ def settled(server: Server, start: dict):
 class Process:
     """One `dynamo` process and what it says."""
 
-    def __init__(self, role, store, *flags):
+    def __init__(self, role, store, *flags, **environment):
+        """`store`: the directory of the fleet's discovery; None: the flags say how it finds others."""
         self.lines = []
+        discovery = ("--discovery-backend", "file", "--discovery-path", str(store)) if store else ()
         self.process = subprocess.Popen(
-            [BIN, role, *flags, "--discovery-backend", "file", "--discovery-path", str(store)],
+            [BIN, role, *flags, *discovery],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            env={**os.environ, **environment},
         )
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
@@ -218,3 +221,28 @@ class Process:
             self.process.kill()
         self.process.wait(10)
         self.reader.join(10)
+
+
+class Stream:
+    """An answer that is read as it comes."""
+
+    def __init__(self, url, body):
+        self.chunks = []
+        self.done = False
+        body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        self.request = urllib.request.Request(url, json.dumps(body).encode())
+        self.request.add_header("content-type", "application/json")
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self):
+        with urllib.request.urlopen(self.request, timeout=60) as answer:
+            for line in answer:
+                if line.strip() == b"data: [DONE]":
+                    self.done = True
+                elif line.startswith(b"data: "):
+                    self.chunks.append(json.loads(line[len(b"data: ") :]))
+
+    @property
+    def has_failed(self):
+        return any("error" in chunk for chunk in self.chunks)

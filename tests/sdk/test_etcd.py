@@ -1,15 +1,13 @@
 """Frontend and workers that find each other through etcd: it dies, comes back with nothing, and no client notices."""
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import threading
-import urllib.request
 
 import pytest
-from system import BIN, LISTENING, MODEL, eventually, http
+from system import BIN, LISTENING, MODEL, Process, Stream, eventually, http
 
 LIMIT_S = 60
 LEASE_S = 5
@@ -62,38 +60,6 @@ class Etcd:
         (self.directory / "data").rename(self.directory / f"lost-{self.starts}")
 
 
-class Process:
-    """One `dynamo` process and what it says."""
-
-    def __init__(self, etcd, role, *flags):
-        self.lines = []
-        environment = {**os.environ, "ETCD_ENDPOINTS": etcd.client, "ETCD_LEASE_TTL": str(LEASE_S)}
-        self.process = subprocess.Popen(
-            [BIN, role, *flags, "--discovery-backend", "etcd"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment,
-        )
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self):
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip("\n"))
-
-    @property
-    def output(self):
-        return "\n".join(self.lines)
-
-    def end(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(LIMIT_S)
-        self.reader.join(LIMIT_S)
-
-
 class Fleet:
     def __init__(self, directory):
         self.processes = []
@@ -103,7 +69,8 @@ class Fleet:
         self.url = LISTENING.search(self.frontend.output).group(1)
 
     def start(self, role, *flags):
-        self.processes.append(Process(self.etcd, role, *flags))
+        environment = {"ETCD_ENDPOINTS": self.etcd.client, "ETCD_LEASE_TTL": str(LEASE_S)}
+        self.processes.append(Process(role, None, *flags, "--discovery-backend", "etcd", **environment))
         return self.processes[-1]
 
     def registered(self, url=None):
@@ -126,6 +93,9 @@ class Fleet:
     def ask(self):
         return http(self.url + "/v1/completions", self.body())
 
+    def stream(self):
+        return Stream(self.url + "/v1/completions", self.body(max_tokens=TOKENS))
+
     @property
     def model(self):
         return http(self.url + "/v1/models").json["data"][0]["id"]
@@ -134,27 +104,6 @@ class Fleet:
         for process in self.processes:
             process.end()
         self.etcd.kill()
-
-
-class Stream:
-    """An answer that is read as it comes."""
-
-    def __init__(self, fleet):
-        self.chunks = []
-        self.done = False
-        body = fleet.body(max_tokens=TOKENS, stream=True, stream_options={"include_usage": True})
-        self.request = urllib.request.Request(fleet.url + "/v1/completions", json.dumps(body).encode())
-        self.request.add_header("content-type", "application/json")
-        self.thread = threading.Thread(target=self._read, daemon=True)
-        self.thread.start()
-
-    def _read(self):
-        with urllib.request.urlopen(self.request, timeout=LIMIT_S) as answer:
-            for line in answer:
-                if line.strip() == b"data: [DONE]":
-                    self.done = True
-                elif line.startswith(b"data: "):
-                    self.chunks.append(json.loads(line[len(b"data: ") :]))
 
 
 @pytest.fixture
@@ -169,7 +118,7 @@ def test_no_client_notices_what_becomes_of_etcd(fleet):
     both = {first[0], second[0]}
 
     # Killed while answers are being given: they end as they should, and new ones begin.
-    streams = [Stream(fleet) for _ in range(8)]
+    streams = [fleet.stream() for _ in range(8)]
     assert eventually(lambda: all(stream.chunks for stream in streams), LIMIT_S)
     assert not any(stream.done for stream in streams)
     fleet.etcd.kill()
@@ -178,7 +127,7 @@ def test_no_client_notices_what_becomes_of_etcd(fleet):
         assert (answer.status, answer.json["usage"]["completion_tokens"]) == (200, 8), answer.body
     for stream in streams:
         stream.thread.join(LIMIT_S)
-        assert stream.done and not any("error" in chunk for chunk in stream.chunks), stream.chunks[-3:]
+        assert stream.done and not stream.has_failed, stream.chunks[-3:]
         assert stream.chunks[-1]["usage"]["completion_tokens"] == TOKENS
 
     # It comes back with nothing: those who live are there all the while, and are found by others.

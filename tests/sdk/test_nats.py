@@ -1,17 +1,13 @@
 """Frontend and workers that reach a NATS server and not each other: workers die and freeze, NATS dies and comes back."""
 
-import json
-import os
 import re
 import signal
 import socket
 import struct
 import subprocess
-import threading
-import urllib.request
 
 import pytest
-from system import BIN, LISTENING, MODEL, eventually, http
+from system import LISTENING, MODEL, Process, Stream, eventually, http
 
 LIMIT_S = 60
 # At the mock engine's own speed, seconds.
@@ -61,37 +57,6 @@ class Nats:
         self.process.wait(LIMIT_S)
 
 
-class Process:
-    """One `dynamo` process and what it says."""
-
-    def __init__(self, store, role, *flags, **environment):
-        self.lines = []
-        self.process = subprocess.Popen(
-            [BIN, role, *flags, "--discovery-path", str(store)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "DYN_DISCOVERY_BACKEND": "file", **environment},
-        )
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self):
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip("\n"))
-
-    @property
-    def output(self):
-        return "\n".join(self.lines)
-
-    def end(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(LIMIT_S)
-        self.reader.join(LIMIT_S)
-
-
 class Fleet:
     def __init__(self, directory):
         self.processes = []
@@ -105,7 +70,7 @@ class Fleet:
 
     def start(self, role, *flags, **environment):
         environment = {"NATS_SERVER": self.nats.url, **environment}
-        self.processes.append(Process(self.store, role, *flags, **environment))
+        self.processes.append(Process(role, self.store, *flags, **environment))
         return self.processes[-1]
 
     def samples(self, family):
@@ -148,29 +113,9 @@ class Fleet:
         self.nats.kill()
 
 
-class Stream:
-    """An answer that is read as it comes."""
-
+class Answer(Stream):
     def __init__(self, fleet):
-        self.chunks = []
-        self.done = False
-        body = fleet.body(max_tokens=TOKENS, stream=True, stream_options={"include_usage": True})
-        self.request = urllib.request.Request(fleet.url + "/v1/completions", json.dumps(body).encode())
-        self.request.add_header("content-type", "application/json")
-        self.thread = threading.Thread(target=self._read, daemon=True)
-        self.thread.start()
-
-    def _read(self):
-        with urllib.request.urlopen(self.request, timeout=LIMIT_S) as answer:
-            for line in answer:
-                if line.strip() == b"data: [DONE]":
-                    self.done = True
-                elif line.startswith(b"data: "):
-                    self.chunks.append(json.loads(line[len(b"data: ") :]))
-
-    @property
-    def has_failed(self):
-        return any("error" in chunk for chunk in self.chunks)
+        super().__init__(fleet.url + "/v1/completions", fleet.body(max_tokens=TOKENS))
 
     def text(self):
         self.thread.join(LIMIT_S)
@@ -193,10 +138,10 @@ def test_what_becomes_of_workers_and_of_nats(fleet):
     first, second = fleet.worker(), fleet.worker()
     for _, process in (first, second):
         assert re.search(r"at nats:dynamo\.dynamo\.connect\.[0-9a-f]{16}", process.output), process.output
-    undisturbed = Stream(fleet).text()
+    undisturbed = Answer(fleet).text()
 
     # Killed in the middle of answers: they move, and every token comes once.
-    streams = [Stream(fleet) for _ in range(8)]
+    streams = [Answer(fleet) for _ in range(8)]
     assert eventually(lambda: all(stream.chunks for stream in streams), LIMIT_S)
     assert eventually(lambda: first[0] in fleet.busy(), LIMIT_S)
     first[1].process.send_signal(signal.SIGKILL)
@@ -204,7 +149,7 @@ def test_what_becomes_of_workers_and_of_nats(fleet):
     assert fleet.migrations() > 0
 
     # NATS dies: no answer hangs. It comes back: answers come again, with nobody started anew.
-    streams = [Stream(fleet) for _ in range(4)]
+    streams = [Answer(fleet) for _ in range(4)]
     assert eventually(lambda: all(stream.chunks for stream in streams), LIMIT_S)
     fleet.nats.kill()
     assert eventually(lambda: fleet.busy() == set(), LIMIT_S), "nobody is reached"
@@ -216,7 +161,7 @@ def test_what_becomes_of_workers_and_of_nats(fleet):
 
     # Stopped: found by its silence. The other one is reached by TCP, by the same frontend.
     third = fleet.worker("tcp")
-    streams = [Stream(fleet) for _ in range(8)]
+    streams = [Answer(fleet) for _ in range(8)]
     assert eventually(lambda: fleet.busy() == {second[0], third[0]}, LIMIT_S)
     assert eventually(lambda: all(stream.chunks for stream in streams), LIMIT_S)
     second[1].process.send_signal(signal.SIGSTOP)
@@ -298,7 +243,7 @@ def test_a_nats_that_turns_us_away_is_one_clear_line(role, tmp_path):
     try:
         flags = {"frontend": ("--port", "0"), "worker": (MODEL, "--engine", "mock")}[role]
         process = Process(
-            tmp_path, role, *flags, NATS_SERVER=nats.url, NATS_AUTH_TOKEN="wrong", DYN_REQUEST_PLANE="nats"
+            role, tmp_path, *flags, NATS_SERVER=nats.url, NATS_AUTH_TOKEN="wrong", DYN_REQUEST_PLANE="nats"
         )
         try:
             assert process.process.wait(LIMIT_S) != 0

@@ -13,6 +13,7 @@ pub mod follow;
 pub mod logging;
 pub mod mailbox;
 pub mod metrics;
+mod pause;
 pub mod plane;
 #[cfg(test)]
 mod python;

@@ -21,6 +21,7 @@ use super::InProcess;
 use super::wire::{self, Dial, Hub, Streams};
 use crate::BoxFuture;
 use crate::events::Local;
+use crate::pause::Pause;
 use client::Client;
 use dynamo_types::Transport;
 use protocol::Message;
@@ -35,10 +36,6 @@ use tokio::time::Instant;
 
 /// Callers who ask for a pipe at the same moment; one more is turned away and comes again.
 const MAX_KNOCKS: usize = 1024;
-
-/// First and longest pause before a lost connection to the server is made again.
-const RECONNECT_FIRST: Duration = Duration::from_millis(20);
-const RECONNECT_LONGEST: Duration = Duration::from_secs(2);
 
 /// Which server, who we are, and how long things may take.
 #[derive(Clone, Debug)]
@@ -220,7 +217,7 @@ async fn settle<T>(
     begin: impl Fn(&Arc<Session>) -> Result<T, Error>,
 ) -> Result<(Arc<Session>, T), Error> {
     let deadline = Instant::now() + client.options().startup_timeout;
-    let mut pause = RECONNECT_FIRST;
+    let mut pause = Pause::default();
     loop {
         let settled = async {
             let session = client.session().await?;
@@ -229,12 +226,13 @@ async fn settle<T>(
             Ok((session, begun))
         };
         match settled.await {
-            Err(error @ Error::Unreachable(_)) if Instant::now() + pause > deadline => return Err(error),
+            Err(error @ Error::Unreachable(_)) if Instant::now() + pause.next() > deadline => {
+                return Err(error);
+            }
             Err(Error::Unreachable(_)) => {}
             settled => return settled,
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RECONNECT_LONGEST);
+        pause.wait().await;
     }
 }
 
@@ -269,7 +267,7 @@ impl Inbox for Door {
 /// Listens for callers, on one session after the other.
 async fn keep(client: Client, subject: String, hub: Arc<Hub>, first: (Arc<Session>, Knocks)) {
     let mut next = Some(first);
-    let mut pause = RECONNECT_FIRST;
+    let mut pause = Pause::default();
     let mut told = None;
     loop {
         if let Some((session, knocks)) = next.take() {
@@ -277,12 +275,9 @@ async fn keep(client: Client, subject: String, hub: Arc<Hub>, first: (Arc<Sessio
             accept(&session, knocks, &subject, &hub).await;
             let error = session.ended().await;
             tracing::warn!(%error, "callers cannot reach this worker until NATS is there again");
-            if begun.elapsed() > RECONNECT_LONGEST {
-                pause = RECONNECT_FIRST;
-            }
+            pause.lasted(begun.elapsed());
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RECONNECT_LONGEST);
+        pause.wait().await;
         let listening = match client.session().await {
             Ok(session) => Knocks::listen(&session, &subject).map(|knocks| (session, knocks)),
             Err(error) => Err(error),

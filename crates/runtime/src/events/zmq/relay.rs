@@ -4,6 +4,7 @@ use super::feed::{Counts, Feed, Message, Source, Step};
 use super::socket::{self, Connection, DEALER, Incoming, Listener, PATIENCE, SUB};
 use super::{Endpoint, Error, zmtp};
 use crate::events::EventPlane;
+use crate::pause::Pause;
 use crate::sync::lock;
 use dynamo_types::WorkerRank;
 use std::collections::BTreeSet;
@@ -11,10 +12,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
-
-/// First and longest pause before a lost connection is made again.
-const RECONNECT_FIRST: Duration = Duration::from_millis(20);
-const RECONNECT_LONGEST: Duration = Duration::from_secs(2);
 
 /// A publisher that says nothing for this long is asked whether it lives, and is gone if it does not answer for three times that:
 /// a host that vanished does not close its connections.
@@ -116,17 +113,14 @@ async fn accept(listener: Option<&Listener>) -> Result<Connection, Error> {
 
 impl Session {
     async fn run(mut self) {
-        let mut pause = RECONNECT_FIRST;
+        let mut pause = Pause::default();
         loop {
             let begun = Instant::now();
             let Err(error) = self.follow().await;
             let endpoint = &self.options.events;
             tracing::debug!(%endpoint, %error, "no connection to an engine's KV events");
-            if begun.elapsed() > RECONNECT_LONGEST {
-                pause = RECONNECT_FIRST;
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RECONNECT_LONGEST);
+            pause.lasted(begun.elapsed());
+            pause.wait().await;
         }
     }
 

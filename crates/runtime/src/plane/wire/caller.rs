@@ -5,17 +5,13 @@ use super::{Dial, Error, Options};
 use crate::BoxFuture;
 use crate::bookings::Peers;
 use crate::events::Local;
+use crate::pause::Pause;
 use crate::plane::{DeltaStream, RequestPlane};
 use crate::sync::lock;
 use dynamo_types::{self as types, Instance, InstanceId, Request, Result, Transport};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use tokio::task::AbortHandle;
-
-/// First and longest pause before a lost connection is made again.
-const RECONNECT_FIRST: Duration = Duration::from_millis(20);
-const RECONNECT_LONGEST: Duration = Duration::from_secs(2);
 
 /// Calls workers of other processes, one connection to each. Clones share the connections; the last one ends them.
 #[derive(Clone)]
@@ -105,18 +101,15 @@ impl Inner {
     }
 
     async fn keep(&self, to: &Transport) {
-        let mut pause = RECONNECT_FIRST;
+        let mut pause = Pause::default();
         let mut complaint = None;
         loop {
             let begun = tokio::time::Instant::now();
             let link = self.link(to);
             link.end().await;
             complaint = complain(to, link.fault(), complaint);
-            if begun.elapsed() > RECONNECT_LONGEST {
-                pause = RECONNECT_FIRST;
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RECONNECT_LONGEST);
+            pause.lasted(begun.elapsed());
+            pause.wait().await;
         }
     }
 }
